@@ -1,0 +1,130 @@
+"""Every error a user can meet.
+
+TidegateError
+├── UsageError             the command line or a call is wrong                     exit 2
+├── ConfigError            a config file is wrong                                  exit 2
+├── ConnectError           a server cannot be reached                              exit 5
+│   └── LoginRefused       it was reached and does not let us in                   exit 5
+├── LeaseHeld              another run holds the stream                            exit 3
+├── VerificationFailed     source, staging and target disagree                     exit 4
+├── Interrupted            a signal or a timeout stopped the run at a safe point   exit 1
+├── StateError             a store cannot do what was asked
+│   ├── Conflict           somebody else wrote first: nothing was written
+│   ├── LeaseLost          this run's lease was taken over: nothing was written
+│   └── DamagedRecord      a record cannot be understood: it is left as it is
+├── SourceError            the source cannot be read as configured
+│   ├── NullCursor         rows without a cursor value, and the policy says stop
+│   └── LossyValue         a value that no declared type can hold
+├── StagingError           a segment cannot be written, found or trusted
+├── TargetError            the target refused the rows
+│   └── IncompatibleTable  the table at the target does not fit the rows
+├── InvariantBroken        the receipts do not prove the window: a defect, never a user's mistake
+└── OutcomeUnknown         a commit's answer was lost: ask the ledger or the store, never guess
+
+Each error says what happened, `where` it happened and, as `hint`, what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class TidegateError(Exception):
+    """The root: `message` says what happened, `where` says where, `hint` says what to do."""
+
+    exit_code = 1
+    transient = False
+    """Whether trying again a little later may help."""
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross from Spark's Python workers to the driver; keyword-only fields need help.
+        return _rebuild, (type(self), self.message, self.where, self.hint)
+
+
+def _rebuild(kind: type[TidegateError], message: str, where: str | None, hint: str | None) -> TidegateError:
+    return kind(message, where=where, hint=hint)
+
+
+class UsageError(TidegateError):
+    exit_code = 2
+
+
+class ConfigError(TidegateError):
+    exit_code = 2
+
+
+class ConnectError(TidegateError):
+    exit_code = 5
+    transient = True
+
+
+class LoginRefused(ConnectError):
+    transient = False
+
+
+class LeaseHeld(TidegateError):
+    exit_code = 3
+
+
+class VerificationFailed(TidegateError):
+    exit_code = 4
+
+
+class Interrupted(TidegateError):
+    pass
+
+
+class StateError(TidegateError):
+    pass
+
+
+class Conflict(StateError):
+    pass
+
+
+class LeaseLost(StateError):
+    pass
+
+
+class DamagedRecord(StateError):
+    pass
+
+
+class SourceError(TidegateError):
+    pass
+
+
+class NullCursor(SourceError):
+    pass
+
+
+class LossyValue(SourceError):
+    pass
+
+
+class StagingError(TidegateError):
+    pass
+
+
+class TargetError(TidegateError):
+    pass
+
+
+class IncompatibleTable(TargetError):
+    pass
+
+
+class InvariantBroken(TidegateError):
+    pass
+
+
+class OutcomeUnknown(TidegateError):
+    transient = True

@@ -1,0 +1,321 @@
+"""How a watermark may change: pure functions from one committed state to the next.
+
+A mark moves forward only by `advance`, and `advance` takes receipts. It moves backwards only by `move`,
+which takes a reason. Nothing here removes a pending segment except `loaded` and the audited acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from tidegate.core.errors import InvariantBroken, UsageError
+from tidegate.core.positions import Position
+from tidegate.core.receipts import Receipt, Segment
+from tidegate.core.watermark import (
+    Candidate,
+    Event,
+    Extracted,
+    Loaded,
+    Round,
+    Run,
+    RunKind,
+    RunState,
+    StreamId,
+    Watermark,
+)
+from tidegate.core.windows import Window, merge, tiles
+
+Step = tuple[Watermark, tuple[Event, ...]]
+"""A next state and what the history shall say about it."""
+
+
+def new(stream: StreamId, cursor: tuple[str, ...], now: datetime) -> Watermark:
+    return Watermark(stream=stream, created_at=now, updated_at=now, cursor=cursor)
+
+
+def plan(
+    mark: Watermark,
+    *,
+    run_id: str,
+    kind: RunKind,
+    window: Window,
+    now: datetime,
+    cursor: tuple[str, ...],
+    schema: tuple[str, Any],
+    lookback: bool = False,
+) -> Step:
+    """Freeze a window.
+
+    Run numbers follow the clock, so that of two runs into the same table the later one has the larger
+    number, even across streams and after state was lost; they never go back within a stream.
+    """
+    if mark.open_run is not None:
+        raise InvariantBroken(f"run {mark.open_run.id} has not finished its window", where=str(mark.stream))
+    number = max(mark.runs + 1, int(now.timestamp() * 1000))
+    run = Run(
+        id=run_id,
+        number=number,
+        kind=kind,
+        state=RunState.PLANNED,
+        window=window,
+        progress=window.low,
+        started_at=now,
+        lookback=lookback,
+    )
+    began = window.low if mark.extracted.position is None else mark.began
+    planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
+    event = Event("planned", now, run_id, {"run": number, "window": window.to_json(), "kind": kind.value})
+    return _with_schema(planned, schema), (event,)
+
+
+def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
+    needed = {segment.schema for segment in mark.pending}
+    kept = tuple(item for item in mark.schemas if item[0] in needed and item[0] != schema[0])
+    return replace(mark, schemas=(*kept, schema))
+
+
+def begin_round(mark: Watermark, window: Window, cuts: Sequence[Position], now: datetime) -> Watermark:
+    """Record how the next part of the window is cut, before any of it is read."""
+    run = _open(mark)
+    if run.round is not None and not run.round.finished:
+        raise InvariantBroken("the last round has not finished", where=str(mark.stream))
+    if window.low != run.progress:
+        raise InvariantBroken(
+            f"a round from {window.low} would leave a gap after {run.progress}", where=str(mark.stream)
+        )
+    done = run.chunks_done + (run.round.done if run.round else 0)
+    started = replace(
+        run, state=RunState.RUNNING, round=Round(window, tuple(cuts)), chunks_done=done, error=None
+    )
+    return replace(mark, run=started, updated_at=now)
+
+
+def resume(mark: Watermark, schema: tuple[str, Any], now: datetime) -> Watermark:
+    """Go on with the frozen window of a run that was interrupted or failed.
+
+    The source's schema may have changed meanwhile; segments of either may become pending.
+    """
+    run = replace(_open(mark), state=RunState.RUNNING, error=None)
+    schemas = tuple({**dict(mark.schemas), schema[0]: schema[1]}.items())
+    return replace(mark, run=run, schemas=schemas, last_error=None, updated_at=now)
+
+
+def restart_snapshot(mark: Watermark, now: datetime) -> Watermark:
+    """Give up an interrupted snapshot: what it staged belongs to no complete picture of the table."""
+    run = _open(mark)
+    if run.kind is not RunKind.SNAPSHOT:
+        raise InvariantBroken("only a snapshot starts again", where=str(mark.stream))
+    skipped = replace(run, state=RunState.SKIPPED, staged=(), round=None, finished_at=now)
+    return replace(mark, run=skipped, updated_at=now)
+
+
+def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Watermark:
+    """Move `extracted` over the next chunks of the round, which these receipts prove done."""
+    run = _open(mark)
+    if run.round is None or not receipts:
+        raise InvariantBroken("there is no round these receipts could belong to", where=str(mark.stream))
+    expected = run.round.chunks[run.round.done : run.round.done + len(receipts)]
+    proved = [receipt.window for receipt in receipts]
+    if [chunk.window for chunk in expected] != proved or any(r.run_id != run.id for r in receipts):
+        raise InvariantBroken("the receipts are not those of the next chunks", where=str(mark.stream))
+    high = proved[-1].high
+    if not tiles(Window(run.progress, high), proved):
+        raise InvariantBroken("the receipts leave a gap or overlap", where=str(mark.stream))
+    segments = tuple(receipt.segment for receipt in receipts if receipt.segment is not None)
+    rows = sum(receipt.rows for receipt in receipts)
+    moved = replace(
+        run,
+        progress=high,
+        rows=run.rows + rows,
+        round=replace(run.round, done=run.round.done + len(receipts)),
+        staged=run.staged + segments if run.kind is RunKind.SNAPSHOT else (),
+    )
+    if run.kind is RunKind.SNAPSHOT:
+        return replace(mark, run=moved, updated_at=now)
+    return replace(
+        mark,
+        run=moved,
+        pending=mark.pending + segments,
+        extracted=Extracted(
+            position=_furthest(mark.extracted.position, high),
+            rows_total=mark.extracted.rows_total + rows,
+            rows_last_run=moved.rows,
+            at=now,
+        ),
+        updated_at=now,
+    )
+
+
+def _furthest(mark: Position | None, high: Position | None) -> Position | None:
+    """A look-back re-reads rows behind the mark; the mark waits until the run has passed it."""
+    if mark is not None and high is not None and high.compare(mark) == -1:
+        return mark
+    return high
+
+
+def finish(mark: Watermark, now: datetime) -> Step:
+    """The window is proved done. A snapshot's segments become pending here, all at once.
+
+    Only the newest complete snapshot is loaded, so an older one that is still pending gives way.
+    """
+    run = _open(mark)
+    if run.round is None or not run.round.finished or run.progress != run.window.high:
+        raise InvariantBroken(
+            f"run {run.id} has not reached the end of its window", where=str(mark.stream)
+        )
+    done = replace(run, state=RunState.SUCCEEDED, round=None, staged=(), finished_at=now, error=None)
+    finished = replace(mark, run=done, last_error=None, updated_at=now)
+    superseded: tuple[Segment, ...] = ()
+    if run.kind is RunKind.SNAPSHOT:
+        superseded = mark.pending
+        finished = replace(
+            finished,
+            pending=run.staged,
+            extracted=Extracted(
+                position=None, rows_total=mark.extracted.rows_total + run.rows, rows_last_run=run.rows, at=now
+            ),
+        )
+    data: dict[str, Any] = {
+        "run": run.number,
+        "rows": run.rows,
+        "window": run.window.to_json(),
+        "position": finished.extracted.position.to_json() if finished.extracted.position else None,
+    }
+    if superseded:
+        data["superseded"] = [segment.key for segment in superseded]
+    return finished, (Event("extracted", now, run.id, data),)
+
+
+def nothing_new(mark: Watermark, now: datetime) -> Watermark:
+    return replace(
+        mark,
+        extracted=replace(mark.extracted, rows_last_run=0, at=now),
+        last_error=None,
+        updated_at=now,
+    )
+
+
+def remember(mark: Watermark, candidates: tuple[Candidate, ...], now: datetime) -> Watermark:
+    return replace(mark, candidates=candidates, updated_at=now)
+
+
+def fail(mark: Watermark, error: str, now: datetime) -> Step:
+    """Record what went wrong. The window, its progress and all pending segments stay."""
+    run = mark.open_run
+    failed = replace(run, state=RunState.FAILED, error=error) if run else mark.run
+    event = Event("failed", now, run.id if run else None, {"error": error})
+    return replace(mark, run=failed, last_error=error, updated_at=now), (event,)
+
+
+def loaded(mark: Watermark, keys: Collection[str], now: datetime) -> Step:
+    """Move `loaded` over segments that the target's ledger holds."""
+    done = tuple(segment for segment in mark.pending if segment.key in keys)
+    if len(done) != len(set(keys)):
+        raise InvariantBroken("a segment was loaded that was not pending", where=str(mark.stream))
+    rest = tuple(segment for segment in mark.pending if segment.key not in keys)
+    rows = sum(segment.rows for segment in done)
+    position = mark.extracted.position if not rest else _furthest(mark.loaded.position, done[-1].window.high)
+    moved = replace(
+        mark,
+        pending=rest,
+        loaded=Loaded(position=position, rows_total=mark.loaded.rows_total + rows, at=now),
+        last_error=None,
+        updated_at=now,
+    )
+    data = {
+        "rows": rows,
+        "generation": mark.generation,
+        "segments": [segment.to_json() for segment in done],
+        "schemas": {key: value for key, value in mark.schemas if key in {s.schema for s in done}},
+    }
+    return moved, (Event("loaded", now, mark.run.id if mark.run else None, data),)
+
+
+def cover(mark: Watermark, window: Window, now: datetime) -> Watermark:
+    """Remember a range that was read apart from the mark."""
+    return replace(mark, covered=tuple(merge([*mark.covered, window])), updated_at=now)
+
+
+def move(mark: Watermark, position: Position | None, *, reason: str, now: datetime) -> Step:
+    """Set `extracted` by hand. An unfinished window is given up; pending segments stay pending."""
+    _demand_reason(reason)
+    event = _manual(mark, "set", reason, now, {"to": position.to_json() if position else None})
+    behind = [Window(mark.began, mark.extracted.position)] if mark.extracted.position else []
+    moved = replace(
+        mark,
+        extracted=replace(mark.extracted, position=position, at=now),
+        began=position,
+        covered=tuple(merge([*mark.covered, *behind])),
+        run=_given_up(mark.run, now),
+        candidates=(),
+        manual=reason,
+        last_error=None,
+        updated_at=now,
+    )
+    return moved, (event,)
+
+
+def reset(mark: Watermark, *, reason: str, now: datetime) -> Step:
+    """Start the stream over. Run numbers and the generation go on, so nothing old can pass for new."""
+    _demand_reason(reason)
+    event = _manual(mark, "reset", reason, now, {"dropped": [segment.key for segment in mark.pending]})
+    fresh = replace(
+        new(mark.stream, mark.cursor, mark.created_at),
+        updated_at=now,
+        run=_given_up(mark.run, now),
+        runs=mark.runs,
+        generation=mark.generation + 1,
+        manual=reason,
+    )
+    return fresh, (event,)
+
+
+def reset_loaded(
+    mark: Watermark, segments: Sequence[Segment], schemas: dict[str, Any], *, reason: str, now: datetime
+) -> Step:
+    """Load these segments of the past, and the pending ones, once more, under a new generation."""
+    _demand_reason(reason)
+    known = {segment.key for segment in mark.pending}
+    again = tuple(segment for segment in segments if segment.key not in known)
+    event = _manual(mark, "reset loaded", reason, now, {"again": [segment.key for segment in again]})
+    merged = {**schemas, **dict(mark.schemas)}
+    reopened = replace(
+        mark,
+        pending=again + mark.pending,
+        loaded=Loaded(),
+        schemas=tuple(merged.items()),
+        generation=mark.generation + 1,
+        manual=reason,
+        updated_at=now,
+    )
+    return reopened, (event,)
+
+
+def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
+    """Read the source again from the start; what is pending still loads."""
+    return move(mark, None, reason=reason, now=now)
+
+
+def _manual(mark: Watermark, act: str, reason: str, now: datetime, data: dict[str, Any]) -> Event:
+    before = mark.extracted.position.to_json() if mark.extracted.position else None
+    return Event("manual", now, None, {"act": act, "reason": reason, "from": before, **data})
+
+
+def _given_up(run: Run | None, now: datetime) -> Run | None:
+    if run is None or not run.state.open:
+        return run
+    return replace(run, state=RunState.SKIPPED, round=None, staged=(), finished_at=now)
+
+
+def _open(mark: Watermark) -> Run:
+    if mark.open_run is None:
+        raise InvariantBroken("no run is under way", where=str(mark.stream))
+    return mark.open_run
+
+
+def _demand_reason(reason: str) -> None:
+    if not reason.strip():
+        raise UsageError("a change by hand needs a reason", hint="say why with --reason")

@@ -1,0 +1,318 @@
+"""The committed state of a stream, and its form as JSON.
+
+A watermark holds two marks: `extracted` (source → staging) and `loaded` (staging → target), the segments
+between them, and the run that is moving them. It stays small: what has been loaded is history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from tidegate.core.errors import DamagedRecord
+from tidegate.core.positions import Position
+from tidegate.core.receipts import Segment
+from tidegate.core.windows import Chunk, Window, cut
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamId:
+    """What has a watermark: one table of one pipeline, one archive, one tracked job."""
+
+    pipeline: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}/{self.name}"
+
+
+class RunState(StrEnum):
+    PLANNED = "planned"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+    @property
+    def open(self) -> bool:
+        """Whether the window of such a run still has to be finished."""
+        return self in (RunState.PLANNED, RunState.RUNNING, RunState.FAILED)
+
+
+class RunKind(StrEnum):
+    INCREMENTAL = "incremental"
+    """Chunks become visible to the target as they are proved."""
+    SNAPSHOT = "snapshot"
+    """All or nothing: segments become visible together, or never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The part of a run's window that is cut into chunks at one time, so that state stays bounded."""
+
+    window: Window
+    cuts: tuple[Position, ...]
+    done: int = 0
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        return cut(self.window, self.cuts)
+
+    @property
+    def finished(self) -> bool:
+        return self.done == len(self.cuts) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt to move a stream through a window. Its window never changes."""
+
+    id: str
+    number: int
+    kind: RunKind
+    state: RunState
+    window: Window
+    progress: Position | None
+    started_at: datetime
+    round: Round | None = None
+    chunks_done: int = 0
+    """Chunks of earlier rounds: a chunk's number in the run is this plus its number in the round."""
+    staged: tuple[Segment, ...] = ()
+    """Segments of an unfinished snapshot."""
+    rows: int = 0
+    lookback: bool = False
+    """The window reaches back over rows that earlier runs have read."""
+    finished_at: datetime | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    position: Position | None = None
+    rows_total: int = 0
+    rows_last_run: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    position: Position | None = None
+    rows_total: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A largest id, and the transactions that were open when it was seen.
+
+    It is a safe ceiling once all of them have ended.
+    """
+
+    position: Position
+    seen_at: datetime
+    open: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    stream: StreamId
+    created_at: datetime
+    updated_at: datetime
+    cursor: tuple[str, ...] = ()
+    """The columns the positions are made of: a mark means nothing under another cursor."""
+    extracted: Extracted = field(default_factory=Extracted)
+    loaded: Loaded = field(default_factory=Loaded)
+    pending: tuple[Segment, ...] = ()
+    run: Run | None = None
+    runs: int = 0
+    """The last run's number. Never goes back, not even by a reset."""
+    generation: int = 1
+    """Part of every ledger key: raised to load the same segments again on purpose."""
+    candidates: tuple[Candidate, ...] = ()
+    began: Position | None = None
+    """Where the unbroken range that ends at `extracted` begins; None: at the beginning."""
+    covered: tuple[Window, ...] = ()
+    """Ranges that were read apart from it: by backfills, or before the mark was moved by hand."""
+    schemas: tuple[tuple[str, Any], ...] = ()
+    """The schemas, by fingerprint, of the pending segments and of the last run."""
+    last_error: str | None = None
+    manual: str | None = None
+    """Why the mark was last moved by hand, if it was."""
+
+    @property
+    def open_run(self) -> Run | None:
+        return self.run if self.run is not None and self.run.state.open else None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of a stream's history."""
+
+    kind: str
+    at: datetime
+    run_id: str | None
+    data: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "at": self.at.isoformat(), "run_id": self.run_id, **self.data}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Event:
+        rest = {key: value for key, value in data.items() if key not in ("kind", "at", "run_id")}
+        return cls(data["kind"], datetime.fromisoformat(data["at"]), data["run_id"], rest)
+
+
+def to_json(mark: Watermark) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "pipeline": mark.stream.pipeline,
+        "table_name": mark.stream.name,
+        "created_at": mark.created_at.isoformat(),
+        "updated_at": mark.updated_at.isoformat(),
+        "cursor": list(mark.cursor),
+        "extracted": {
+            "position": _position(mark.extracted.position),
+            "rows_total": mark.extracted.rows_total,
+            "rows_last_run": mark.extracted.rows_last_run,
+            "at": _moment(mark.extracted.at),
+        },
+        "loaded": {
+            "position": _position(mark.loaded.position),
+            "rows_total": mark.loaded.rows_total,
+            "at": _moment(mark.loaded.at),
+        },
+        "pending": [segment.to_json() for segment in mark.pending],
+        "run": _run_to_json(mark.run) if mark.run else None,
+        "runs": mark.runs,
+        "generation": mark.generation,
+        "candidates": [
+            {"position": c.position.to_json(), "seen_at": c.seen_at.isoformat(), "open": list(c.open)}
+            for c in mark.candidates
+        ],
+        "began": _position(mark.began),
+        "covered": [window.to_json() for window in mark.covered],
+        "schemas": dict(mark.schemas),
+        "last_error": mark.last_error,
+        "manual": mark.manual,
+    }
+
+
+def from_json(data: dict[str, Any]) -> Watermark:
+    try:
+        return _from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        where = f"{data.get('pipeline', '?')}/{data.get('table_name', '?')}"
+        raise DamagedRecord(
+            f"the state record cannot be understood: {error!r}",
+            where=where,
+            hint="restore it with `tidegate watermark import`, or start over with `tidegate watermark reset`",
+        ) from error
+
+
+def _from_json(data: dict[str, Any]) -> Watermark:
+    if data["format"] != FORMAT:
+        raise ValueError(f"state format {data['format']!r}, this version reads {FORMAT}")
+    extracted, loaded = data["extracted"], data["loaded"]
+    return Watermark(
+        stream=StreamId(data["pipeline"], data["table_name"]),
+        created_at=datetime.fromisoformat(data["created_at"]),
+        updated_at=datetime.fromisoformat(data["updated_at"]),
+        cursor=tuple(data["cursor"]),
+        extracted=Extracted(
+            position=_read_position(extracted["position"]),
+            rows_total=extracted["rows_total"],
+            rows_last_run=extracted["rows_last_run"],
+            at=_read_moment(extracted["at"]),
+        ),
+        loaded=Loaded(
+            position=_read_position(loaded["position"]),
+            rows_total=loaded["rows_total"],
+            at=_read_moment(loaded["at"]),
+        ),
+        pending=tuple(Segment.from_json(item) for item in data["pending"]),
+        run=_run_from_json(data["run"]) if data["run"] else None,
+        runs=data["runs"],
+        generation=data["generation"],
+        candidates=tuple(
+            Candidate(
+                Position.from_json(c["position"]), datetime.fromisoformat(c["seen_at"]), tuple(c["open"])
+            )
+            for c in data["candidates"]
+        ),
+        began=_read_position(data["began"]),
+        covered=tuple(Window.from_json(item) for item in data["covered"]),
+        schemas=tuple(data["schemas"].items()),
+        last_error=data["last_error"],
+        manual=data["manual"],
+    )
+
+
+def _run_to_json(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "number": run.number,
+        "kind": run.kind.value,
+        "state": run.state.value,
+        "window": run.window.to_json(),
+        "progress": _position(run.progress),
+        "started_at": run.started_at.isoformat(),
+        "round": {
+            "window": run.round.window.to_json(),
+            "cuts": [position.to_json() for position in run.round.cuts],
+            "done": run.round.done,
+        }
+        if run.round
+        else None,
+        "chunks_done": run.chunks_done,
+        "staged": [segment.to_json() for segment in run.staged],
+        "rows": run.rows,
+        "lookback": run.lookback,
+        "finished_at": _moment(run.finished_at),
+        "error": run.error,
+    }
+
+
+def _run_from_json(data: dict[str, Any]) -> Run:
+    part = data["round"]
+    return Run(
+        id=data["id"],
+        number=data["number"],
+        kind=RunKind(data["kind"]),
+        state=RunState(data["state"]),
+        window=Window.from_json(data["window"]),
+        progress=_read_position(data["progress"]),
+        started_at=datetime.fromisoformat(data["started_at"]),
+        round=Round(
+            Window.from_json(part["window"]),
+            tuple(Position.from_json(item) for item in part["cuts"]),
+            part["done"],
+        )
+        if part
+        else None,
+        chunks_done=data["chunks_done"],
+        staged=tuple(Segment.from_json(item) for item in data["staged"]),
+        rows=data["rows"],
+        lookback=data["lookback"],
+        finished_at=_read_moment(data["finished_at"]),
+        error=data["error"],
+    )
+
+
+def _position(position: Position | None) -> list[Any] | None:
+    return position.to_json() if position else None
+
+
+def _read_position(data: list[Any] | None) -> Position | None:
+    return Position.from_json(data) if data else None
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _read_moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

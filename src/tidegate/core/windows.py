@@ -1,0 +1,193 @@
+"""Windows and chunks: half-open ranges of positions `(low, high]`.
+
+This module is the only place that says which end of a window belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from tidegate.core.positions import Position, Value
+
+Literal = Callable[[Value], str]
+"""How a dialect writes a value into SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Everything after `low`, up to and including `high`. A missing end is open."""
+
+    low: Position | None
+    high: Position | None
+
+    def __post_init__(self) -> None:
+        if self.low is None or self.high is None:
+            return
+        if self.high.compare(self.low) == -1:
+            raise ValueError(f"a window cannot end at {self.high}, before it begins at {self.low}")
+
+    @property
+    def empty(self) -> bool:
+        return self.low is not None and self.low == self.high
+
+    def __contains__(self, position: Position) -> bool:
+        after_low = self.low is None or self.low < position
+        return after_low and (self.high is None or position <= self.high)
+
+    def __str__(self) -> str:
+        return f"({self.low or 'beginning'}, {self.high or 'end'}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "low": self.low.to_json() if self.low else None,
+            "high": self.high.to_json() if self.high else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Window:
+        low, high = data["low"], data["high"]
+        return cls(Position.from_json(low) if low else None, Position.from_json(high) if high else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of a window, cut by row count. Chunks are numbered from 1 in the order of their positions."""
+
+    number: int
+    window: Window
+
+
+def cut(window: Window, cuts: Sequence[Position]) -> tuple[Chunk, ...]:
+    """Chunks that tile `window`; `cuts` are the inner boundaries in the database's order."""
+    ends = [window.low, *cuts, window.high]
+    return tuple(
+        Chunk(number, Window(low, high)) for number, (low, high) in enumerate(pairwise(ends), start=1)
+    )
+
+
+def tiles(window: Window, parts: Iterable[Window]) -> bool:
+    """Whether the parts, in order, cover the window with no gap and no overlap.
+
+    Neighbours share a boundary *value*, so equality decides and no collation has to be known.
+    """
+    edge = window.low
+    count = 0
+    for part in parts:
+        if part.low != edge or (count and part.low is None):
+            return False
+        edge = part.high
+        count += 1
+    return count > 0 and edge == window.high
+
+
+def subtract(window: Window, covered: Iterable[Window]) -> list[Window]:
+    """The parts of an ordered window that no covered window reaches, in order."""
+    rest = [window]
+    for hole in covered:
+        rest = [piece for part in rest for piece in _without(part, hole)]
+    return rest
+
+
+def merge(windows: Iterable[Window]) -> list[Window]:
+    """The same ranges, in order, with overlapping and touching ones joined."""
+    joined: list[Window] = []
+    for window in sorted(windows, key=lambda w: _Edge(w.low, end=False)):
+        last = joined[-1] if joined else None
+        if last is None or _Edge(last.high, end=True) < _Edge(window.low, end=False):
+            joined.append(window)
+        elif _Edge(last.high, end=True) < _Edge(window.high, end=True):
+            joined[-1] = Window(last.low, window.high)
+    return joined
+
+
+def _without(part: Window, hole: Window) -> list[Window]:
+    if _Edge(hole.high, end=True) <= _Edge(part.low, end=False) or _Edge(part.high, end=True) <= _Edge(
+        hole.low, end=False
+    ):
+        return [part]
+    pieces = []
+    if _Edge(part.low, end=False) < _Edge(hole.low, end=False):
+        pieces.append(Window(part.low, hole.low))
+    if _Edge(hole.high, end=True) < _Edge(part.high, end=True):
+        pieces.append(Window(hole.high, part.high))
+    return pieces
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """An end of a window on one line: an open low is before everything, an open high after everything."""
+
+    position: Position | None
+    end: bool
+
+    def _rank(self) -> int:
+        if self.position is not None:
+            return 0
+        return 1 if self.end else -1
+
+    def __lt__(self, other: _Edge) -> bool:
+        if self.position is not None and other.position is not None:
+            return self.position < other.position
+        return self._rank() < other._rank()
+
+    def __le__(self, other: _Edge) -> bool:
+        return not other < self
+
+
+def row_value_predicate(window: Window, columns: Sequence[str], literal: Literal) -> str:
+    """SQL for a database that turns `(a, b) > (x, y)` into one index range."""
+    parts = []
+    if window.low is not None:
+        parts.append(_row_value(columns, ">", window.low, literal))
+    if window.high is not None:
+        parts.append(_row_value(columns, "<=", window.high, literal))
+    return " AND ".join(parts) or "1 = 1"
+
+
+def _row_value(columns: Sequence[str], operator: str, position: Position, literal: Literal) -> str:
+    named = columns[: len(position.values)]
+    if len(named) == 1:
+        return f"{named[0]} {operator} {literal(position.values[0])}"
+    values = ", ".join(literal(value) for value in position.values)
+    return f"({', '.join(named)}) {operator} ({values})"
+
+
+def spelled_out_predicate(window: Window, columns: Sequence[str], literal: Literal) -> str:
+    """SQL for a database that finds no index range in a row comparison.
+
+    Columns on which both ends agree become equalities, so that a window inside one hot second still
+    reads a range of the next index column.
+    """
+    fixed = _common_prefix(window)
+    parts = [f"{columns[i]} = {literal(value)}" for i, value in enumerate(fixed)]
+    rest = columns[len(fixed) :]
+    if rest and window.low is not None:
+        parts.append(_spelled_out(rest, ">", ">", window.low.values[len(fixed) :], literal))
+    if rest and window.high is not None:
+        parts.append(_spelled_out(rest, "<", "<=", window.high.values[len(fixed) :], literal))
+    return " AND ".join(parts) or "1 = 1"
+
+
+def _common_prefix(window: Window) -> tuple[Value, ...]:
+    if window.low is None or window.high is None:
+        return ()
+    same = []
+    for low, high in zip(window.low.values[:-1], window.high.values[:-1], strict=False):
+        if low != high:
+            break
+        same.append(low)
+    return tuple(same)
+
+
+def _spelled_out(
+    columns: Sequence[str], strict: str, last: str, values: Sequence[Value], literal: Literal
+) -> str:
+    if len(values) == 1:
+        return f"{columns[0]} {last} {literal(values[0])}"
+    value = literal(values[0])
+    inner = _spelled_out(columns[1:], strict, last, values[1:], literal)
+    # The redundant first comparison is what the optimiser turns into an index range.
+    return f"{columns[0]} {strict}= {value} AND ({columns[0]} {strict} {value} OR ({inner}))"

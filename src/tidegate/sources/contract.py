@@ -1,0 +1,127 @@
+"""What a source must do: discover, freeze, cut and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidegate.core.ceiling import Ceiling
+from tidegate.core.positions import Position, Value
+from tidegate.core.strategies import CeilingSettings, Cursor
+from tidegate.core.types import Column, Schema
+from tidegate.core.watermark import Candidate
+from tidegate.core.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What is read: a table, or a user's SELECT, with the user's row filter."""
+
+    name: str
+    """As the user calls it, for messages."""
+    sql: str
+    """What stands behind FROM: a quoted table, or a SELECT in brackets with an alias."""
+    schema: Schema
+    filter: str | None = None
+    """A condition in the source's SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One chunk to read, in a form that travels to an executor."""
+
+    relation: str
+    columns: tuple[Column, ...]
+    where: str
+    positions: tuple[str, ...] = ()
+    """Columns whose smallest and largest values the receipt shall name."""
+    snapshot: str | None = None
+
+
+class Reader(Protocol):
+    """The executor's side of a source. Can be pickled; connects when it reads, and closes afterwards."""
+
+    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Batches of exactly the Arrow schema that `tidegate.arrow.arrow_schema` gives the columns.
+
+        Reads in one read-only transaction with the session's time zone pinned to UTC. A value that the
+        declared type cannot hold raises `LossyValue`, naming column and value; nothing is bent.
+        """
+        ...
+
+
+class Source(Protocol):
+    """The driver's side of a source. Holds connections; used from one thread."""
+
+    def tables(self) -> list[str]:
+        """All tables, as `name` in the connection's own schema and `schema.name` elsewhere."""
+        ...
+
+    def schema(self, table: str) -> Schema:
+        """Raises `SourceError` with the nearest names if there is no such table."""
+        ...
+
+    def table(self, table: str, *, filter: str | None = None) -> Relation: ...
+
+    def query(self, name: str, select: str) -> Relation:
+        """A user's SELECT as a relation; its schema is what the database says the result has."""
+        ...
+
+    def null_cursors(self, relation: Relation, cursor: Cursor) -> int: ...
+
+    def freeze(
+        self,
+        relation: Relation,
+        cursor: Cursor,
+        settings: CeilingSettings,
+        candidates: tuple[Candidate, ...] = (),
+        *,
+        after: Position | None = None,
+    ) -> Ceiling:
+        """The commit-safe ceiling, now.
+
+        If the largest visible position is not after `after`, there is nothing new, and the answer is that
+        position without a look at other transactions. A cursor without columns asks for the clock alone.
+        """
+        ...
+
+    def nth(
+        self, relation: Relation, columns: tuple[str, ...], window: Window, n: int
+    ) -> Position | None:
+        """The position of the n-th row of the window in the order of the columns; None if it has fewer."""
+        ...
+
+    def count(self, relation: Relation, columns: tuple[str, ...], window: Window) -> int: ...
+
+    def chunk(
+        self,
+        relation: Relation,
+        columns: tuple[str, ...],
+        window: Window,
+        *,
+        positions: tuple[str, ...],
+        order: tuple[str, ...],
+        snapshot: str | None = None,
+    ) -> Read:
+        """The read of one chunk: `columns` are carried, the window is over the columns `order`."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[str | None]:
+        """One picture of the database that all chunks can share while the context is open, if it can."""
+        ...
+
+    def reader(self) -> Reader: ...
+
+    def quote(self, name: str) -> str:
+        """An identifier as the dialect writes it."""
+        ...
+
+    def literal(self, value: Value) -> str:
+        """A value of a position as SQL, for a user's `{low}` and `{high}`."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,63 @@
+"""Masking: a column's values replaced before they leave the executor."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.strategies import Mask
+from tidegate.core.types import Column, DataType, Kind
+
+REDACTED = "***"
+
+
+def masked_columns(columns: tuple[Column, ...], masks: Mapping[str, Mask]) -> tuple[Column, ...]:
+    """The columns as they are staged: what is masked is text."""
+    return tuple(
+        Column(c.name, DataType(Kind.TEXT), c.nullable, c.native) if c.name in masks else c for c in columns
+    )
+
+
+def mask(batch: pa.RecordBatch, masks: Mapping[str, Mask], staged: pa.Schema) -> pa.RecordBatch:
+    if not masks:
+        return batch
+    arrays = [
+        _MASKS[masks[name]](column) if name in masks else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=staged)
+
+
+def _hash(column: pa.Array) -> pa.Array:
+    return pa.array(
+        [None if value is None else hashlib.sha256(_bytes(value)).hexdigest() for value in column.to_pylist()],
+        pa.string(),
+    )
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _redact(column: pa.Array) -> pa.Array:
+    """NULL stays NULL: that a value is missing is not a secret worth a wrong count."""
+    return pc.if_else(pc.is_valid(column), pa.scalar(REDACTED), pa.scalar(None, pa.string()))
+
+
+def _last4(column: pa.Array) -> pa.Array:
+    return pa.array([None if value is None else _tail(str(value)) for value in column.to_pylist()], pa.string())
+
+
+def _tail(text: str) -> str:
+    """Values of up to four characters would be shown whole, so they are not shown at all."""
+    return REDACTED + text[-4:] if len(text) > 4 else REDACTED
+
+
+_MASKS: dict[Mask, Callable[[pa.Array], pa.Array]] = {
+    Mask.HASH: _hash,
+    Mask.REDACT: _redact,
+    Mask.LAST4: _last4,
+}

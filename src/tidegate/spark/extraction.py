@@ -1,0 +1,242 @@
+"""Extraction on Spark: chunk numbers go out as rows of a DataFrame, receipts come back.
+
+The executor reads a chunk with an Arrow-native driver and writes it as Parquet straight to staging; rows
+never cross into the JVM. Each receipt is also written beside the segments, so that the driver can commit
+progress while the job runs, and a later run can take over what a dead one had finished.
+
+Nothing here moves a mark. A task that Spark runs twice writes under another attempt's name.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidegate.arrow import arrow_schema
+from tidegate.core import errors
+from tidegate.core.errors import StagingError, TidegateError
+from tidegate.core.positions import Position
+from tidegate.core.receipts import Receipt, Segment
+from tidegate.core.strategies import Mask
+from tidegate.core.types import Column, Kind
+from tidegate.core.windows import Window
+from tidegate.sources.contract import Read, Reader
+from tidegate.sources.masking import mask, masked_columns
+from tidegate.staging.contract import Staging
+from tidegate.staging.layout import SegmentPath
+from tidegate.staging.parquet import write_segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BATCH_ROWS = 16_384
+"""Rows in memory at a time: enough for Parquet to encode well, few enough for 500 wide columns."""
+
+_ANSWER = "chunk int, receipt string, error string"
+
+
+@dataclass(frozen=True)
+class ChunkRead:
+    """One chunk as a task gets it: its number in the run, its window, and how to read it."""
+
+    number: int
+    window: Window
+    read: Read
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What all tasks of a run need to know. Travels to executors inside the task's function, never as
+    rows, so that credentials show in no query plan."""
+
+    run_id: str
+    run_number: int
+    reader: Reader
+    staging: Staging
+    paths: SegmentPath
+    masks: dict[str, Mask]
+    schema: str
+    compression: str
+    overlaps: bool = False
+    stage_empty: bool = False
+    """Whether a chunk without rows is staged too: an empty snapshot has something to say."""
+    deadline: float | None = None
+    """Seconds since the epoch after which no further chunk is begun."""
+
+
+def extract(session: SparkSession, work: Extraction, chunks: list[ChunkRead], parallelism: int) -> int:
+    """Run the chunks as one Spark job and return how many have a receipt now.
+
+    Chunks are dealt out in turn, so that the tasks move through the window side by side and progress
+    stays contiguous. The answers are few and small: collecting them holds no rows in the driver.
+    """
+    if not chunks:
+        return 0
+    partitions = min(parallelism, len(chunks))
+    numbers = session.range(0, partitions, 1, partitions)
+    answers = numbers.mapInArrow(_task(work, chunks, partitions), _ANSWER).collect()
+    for answer in answers:
+        if answer["error"]:
+            raise _rebuilt(json.loads(answer["error"]))
+    return len(answers)
+
+
+def _task(
+    work: Extraction, chunks: list[ChunkRead], stride: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            for first in batch.column(0).to_pylist():
+                yield from _answers(work, chunks[first::stride])
+
+    return run
+
+
+def _answers(work: Extraction, chunks: list[ChunkRead]) -> Iterator[pa.RecordBatch]:
+    for chunk in chunks:
+        if work.deadline is not None and time.time() >= work.deadline:
+            return
+        try:
+            receipt = stage(work, chunk, attempt=secrets.token_hex(4))
+        except TidegateError as error:
+            yield _answer(chunk.number, None, json.dumps(_parts(error)))
+            return
+        yield _answer(chunk.number, json.dumps(receipt.to_json()), None)
+
+
+def _answer(number: int, receipt: str | None, error: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([number], pa.int32()), pa.array([receipt], pa.string()), pa.array([error], pa.string())],
+        names=["chunk", "receipt", "error"],
+    )
+
+
+def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
+    """Read one chunk, write its segment and its receipt. Runs on an executor."""
+    staged = arrow_schema(masked_columns(chunk.read.columns, work.masks))
+    key = work.paths.segment(chunk.number, attempt)
+    span = Span(chunk.read.positions, chunk.read.columns)
+    batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
+    first = next(batches, None)
+    segment = None
+    if first is not None or work.stage_empty:
+        with work.staging.create(key) as writer:
+            write_segment(
+                writer.file, staged, _prepared(first, batches, work, span, staged), compression=work.compression
+            )
+        rows = _rows_in(work.staging, key, span.rows)
+        segment = Segment(
+            key=key,
+            rows=rows,
+            bytes=writer.result.bytes,
+            etag=writer.result.etag,
+            checksum=writer.result.etag,
+            run=work.run_number,
+            chunk=chunk.number,
+            window=chunk.window,
+            schema=work.schema,
+            overlaps=work.overlaps,
+        )
+    receipt = Receipt(
+        run_id=work.run_id,
+        chunk=chunk.number,
+        attempt=attempt,
+        window=chunk.window,
+        rows=span.rows,
+        lowest=span.lowest,
+        highest=span.highest,
+        segment=segment,
+    )
+    work.staging.put(work.paths.receipt(chunk.number, attempt), json.dumps(receipt.to_json()).encode())
+    return receipt
+
+
+def _prepared(
+    first: pa.RecordBatch | None,
+    rest: Iterator[pa.RecordBatch],
+    work: Extraction,
+    span: Span,
+    staged: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    for batch in chain([first] if first is not None else [], rest):
+        span.see(batch)
+        yield mask(batch, work.masks, staged)
+
+
+def _rows_in(staging: Staging, key: str, written: int) -> int:
+    """What the finished file says of itself: the receipt is about the file, not about our intentions."""
+    with staging.open(key) as file:
+        rows = int(pq.read_metadata(file).num_rows)
+    if rows != written:
+        raise StagingError(f"the segment holds {rows} rows, {written} were written", where=key)
+    return rows
+
+
+class Span:
+    """Counts rows and keeps the smallest and largest leading position of what passes by."""
+
+    def __init__(self, positions: tuple[str, ...], columns: tuple[Column, ...]) -> None:
+        kinds = {column.name: column.type.kind for column in columns}
+        leading = positions[0] if positions else None
+        ordered = leading is not None and kinds.get(leading) not in (Kind.TEXT, Kind.BYTES, Kind.UUID, None)
+        self._column = leading if ordered else None
+        self.rows = 0
+        self.lowest: Position | None = None
+        self.highest: Position | None = None
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        if self._column is None:
+            return
+        ends = pc.min_max(batch.column(self._column)).as_py()
+        if ends["min"] is None:
+            return
+        low, high = _position(ends["min"]), _position(ends["max"])
+        self.lowest = low if self.lowest is None or low < self.lowest else self.lowest
+        self.highest = high if self.highest is None or self.highest < high else self.highest
+
+
+def _position(value: Any) -> Position:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)
+    return Position.of(value)
+
+
+def receipts(staging: Staging, paths: SegmentPath, seen: set[str]) -> list[Receipt]:
+    """The receipts of a run that lie in staging and are not in `seen`, which grows by their keys.
+
+    Several attempts at one chunk may have finished; any of them is good, the first one counts.
+    """
+    found = []
+    for item in staging.list(paths.receipts):
+        if item.key in seen or not item.key.endswith(".json"):
+            continue
+        seen.add(item.key)
+        found.append(Receipt.from_json(json.loads(staging.get(item.key))))
+    return found
+
+
+def _parts(error: TidegateError) -> dict[str, str | None]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "where": error.where,
+        "hint": error.hint,
+    }
+
+
+def _rebuilt(parts: dict[str, Any]) -> TidegateError:
+    kind = getattr(errors, str(parts["kind"]), TidegateError)
+    error = kind(parts["message"], where=parts["where"], hint=parts["hint"])
+    assert isinstance(error, TidegateError)
+    return error

@@ -1,0 +1,109 @@
+"""The Spark session: started when there is data to move, and only then."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from tidegate.core.errors import ConnectError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OLDEST_JAVA = 17
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    master: str = "local[*]"
+    remote: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cores(self) -> int | None:
+        """How many tasks a local session runs at once; None: only the cluster knows."""
+        found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", self.master)
+        if self.remote or not found:
+            return None
+        size = found[1] or "1"
+        return (os.cpu_count() or 1) if size == "*" else int(size)
+
+
+@dataclass
+class LazySession:
+    """A session that does not exist until somebody asks for it."""
+
+    settings: SparkSettings
+    _session: SparkSession | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._session is not None
+
+    def get(self) -> SparkSession:
+        if self._session is None:
+            self._session = start(self.settings)
+        return self._session
+
+    def stop(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+
+
+def start(settings: SparkSettings) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise UsageError("Spark is not installed", hint="pip install 'tidegate[spark]'") from error
+    if settings.remote:
+        return _configured(SparkSession.builder.remote(settings.remote), settings.conf).getOrCreate()
+    _demand_java()
+    # Tasks must find the packages the driver has; on a cluster the archive recipe sets these.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    conf = {**_defaults(), **settings.conf}
+    builder = SparkSession.builder.master(settings.master).appName("tidegate")
+    return _configured(builder, conf).getOrCreate()
+
+
+def _configured(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession.Builder:
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder
+
+
+def _defaults() -> dict[str, str]:
+    """Rows do not pass through the JVM, so it is kept small, quick to start and quiet."""
+    logging = files("tidegate.spark").joinpath("log4j2.properties")
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={logging} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
+        "spark.sql.shuffle.partitions": "4",
+        "spark.python.worker.reuse": "true",
+    }
+
+
+def _demand_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    hint = "install Java 17 or 21 (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+    if not java or not shutil.which(java):
+        raise ConnectError("Spark needs Java, and none was found", hint=hint)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', answer.stderr)
+    if found and int(found[1]) < _OLDEST_JAVA:
+        raise ConnectError(f"Spark needs Java {_OLDEST_JAVA} or 21, {java} is {found[1]}", hint=hint)

@@ -1,0 +1,168 @@
+"""Staging in a local folder: temporary file beside, fsync, rename."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from tidegate.core.errors import StagingError
+from tidegate.staging.contract import StagedObject
+
+_UNFINISHED = ".unfinished-"
+
+
+class _HashingFile(io.RawIOBase):
+    """Passes bytes on and keeps their digest, so that no file is read twice to be checksummed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._file.write(view)
+        self.digest.update(view)
+        self.size += view.nbytes
+        return view.nbytes
+
+
+class _LocalWriter:
+    def __init__(self, key: str, sink: _HashingFile) -> None:
+        self.file = cast(BinaryIO, sink)
+        self._key = key
+        self._result: StagedObject | None = None
+
+    @property
+    def result(self) -> StagedObject:
+        if self._result is None:
+            raise StagingError("the object is not complete yet", where=self._key)
+        return self._result
+
+    def finished(self, sink: _HashingFile, modified: datetime) -> None:
+        self._result = StagedObject(self._key, sink.size, sink.digest.hexdigest(), modified)
+
+
+@dataclass(frozen=True)
+class LocalStaging:
+    root: Path
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[_LocalWriter]:
+        path = self._path(key)
+        unfinished = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+        with _problems(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with unfinished.open("xb") as file:
+                    sink = _HashingFile(file)
+                    writer = _LocalWriter(key, sink)
+                    yield writer
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.rename(path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+            _sync_folder(path.parent)
+            writer.finished(sink, datetime.fromtimestamp(path.stat().st_mtime, UTC))
+
+    def put(self, key: str, data: bytes) -> StagedObject:
+        with self.create(key) as writer:
+            writer.file.write(data)
+        return writer.result
+
+    def get(self, key: str) -> bytes:
+        with _problems(str(self._path(key))):
+            return self._path(key).read_bytes()
+
+    def stat(self, key: str) -> StagedObject | None:
+        path = self._path(key)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        # A local file system keeps no digest; size tells a whole file, its receipt tells the digest.
+        return StagedObject(key, found.st_size, "", datetime.fromtimestamp(found.st_mtime, UTC))
+
+    def open(self, key: str) -> pa.NativeFile:
+        with _problems(str(self._path(key))):
+            return pa.OSFile(str(self._path(key)), "rb")
+
+    def local_path(self, key: str) -> Path:
+        return self._path(key)
+
+    def list(self, prefix: str = "") -> Iterator[StagedObject]:
+        folder = self.root / prefix if prefix else self.root
+        for parent, folders, files in os.walk(folder):
+            folders.sort()
+            for name in sorted(files):
+                if name.startswith(_UNFINISHED):
+                    continue
+                key = (Path(parent) / name).relative_to(self.root).as_posix()
+                found = self.stat(key)
+                if found is not None:
+                    yield found
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            with _problems(str(path)):
+                path.unlink(missing_ok=True)
+            self._prune(path.parent)
+
+    def url(self, key: str = "") -> str:
+        return self._path(key).as_uri() if key else self.root.absolute().as_uri()
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if key.startswith("/") or any(part in ("", ".", "..") for part in parts):
+            raise StagingError("a staging key is a relative path without `..`", where=key)
+        return self.root.joinpath(*parts)
+
+    def _prune(self, folder: Path) -> None:
+        while folder != self.root and self.root in folder.parents:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+
+@contextmanager
+def _problems(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = {
+            errno.ENOSPC: "free some space and run it again: nothing was lost",
+            errno.EDQUOT: "raise the quota and run it again: nothing was lost",
+            errno.EACCES: "give this user the right to write there, or choose another staging path",
+            errno.EROFS: "the file system is read-only: choose another staging path",
+        }.get(error.errno or 0)
+        raise StagingError(f"staging failed: {error.strerror or error}", where=where, hint=hint) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

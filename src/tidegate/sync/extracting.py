@@ -1,0 +1,212 @@
+"""Source → staging: rounds of chunks, proved and committed while the Spark job runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidegate.core import transitions
+from tidegate.core.errors import Interrupted, SourceError, StagingError, TidegateError
+from tidegate.core.receipts import Receipt
+from tidegate.core.watermark import Run, RunKind, Watermark
+from tidegate.core.windows import Chunk
+from tidegate.sources.contract import Source
+from tidegate.spark.extraction import ChunkRead, Extraction, extract, receipts
+from tidegate.spark.session import LazySession
+from tidegate.staging.contract import Staging
+from tidegate.staging.layout import SegmentPath
+from tidegate.state.hold import HeldStream
+from tidegate.sync.job import TableJob
+from tidegate.sync.progress import Progress
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """What it takes to move a round from the source to staging."""
+
+    source: Source
+    staging: Staging
+    session: LazySession
+    progress: Progress
+    clock: Callable[[], datetime]
+    deadline: float | None
+
+    def round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
+        """Stage the chunks of the current round that have no receipt yet, committing as they finish."""
+        run = _run(held.watermark)
+        ledger = _Receipts(run, self.staging, self.paths(job, run))
+        ledger.collect()
+        self._commit(held, ledger, job)
+        missing = ledger.missing()
+        if missing:
+            self._watch(held, job, ledger, missing, snapshot)
+        self._commit(held, ledger, job)
+        self._demand_complete(held, job)
+
+    def paths(self, job: TableJob, run: Run) -> SegmentPath:
+        settings = job.settings
+        return SegmentPath(settings.layout, settings.prefix, job.stream, run.id, run.started_at)
+
+    def _watch(
+        self,
+        held: HeldStream,
+        job: TableJob,
+        ledger: _Receipts,
+        missing: list[Chunk],
+        snapshot: str | None,
+    ) -> None:
+        """Run the Spark job in a thread of its own and commit what it proves in the meantime."""
+        run = _run(held.watermark)
+        work = self._extraction(job, run)
+        chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
+        session = self.session.get()
+        failure: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                extract(session, work, chunks, self._parallelism(job))
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
+                failure.append(error)
+
+        thread = threading.Thread(target=body, name=f"extract {job.stream}", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            held.check()
+            ledger.collect()
+            self._commit(held, ledger, job)
+        ledger.collect()
+        self._commit(held, ledger, job)
+        if failure:
+            raise _in_words(failure[0], job)
+
+    def _commit(self, held: HeldStream, ledger: _Receipts, job: TableJob) -> None:
+        """Commit `extracted` over the contiguous chunks that are proved: the moment progress exists."""
+        proved = ledger.take_contiguous()
+        if not proved:
+            return
+        for receipt in proved:
+            _demand_segment(self.staging, receipt)
+        held.commit(transitions.advance(_mark(held), proved, self.clock()))
+        for receipt in proved:
+            self.progress.staged(job.stream, receipt)
+
+    def _demand_complete(self, held: HeldStream, job: TableJob) -> None:
+        run = _run(held.watermark)
+        if run.round is not None and run.round.finished:
+            return
+        if self.deadline is not None and time.time() >= self.deadline:
+            raise Interrupted(
+                "the time allowed was used up; the run stopped between two chunks",
+                where=str(job.stream),
+                hint="run it again to go on, or raise timeout_minutes",
+            )
+        raise StagingError("some chunks left no receipt", where=str(job.stream), hint="run it again")
+
+    def _extraction(self, job: TableJob, run: Run) -> Extraction:
+        return Extraction(
+            run_id=run.id,
+            run_number=run.number,
+            reader=self.source.reader(),
+            staging=self.staging,
+            paths=self.paths(job, run),
+            masks=dict(job.settings.masks),
+            schema=job.schema.fingerprint,
+            compression=job.settings.compression,
+            overlaps=run.lookback,
+            stage_empty=run.kind is RunKind.SNAPSHOT,
+            deadline=self.deadline,
+        )
+
+    def _chunk_read(self, job: TableJob, run: Run, chunk: Chunk, snapshot: str | None) -> ChunkRead:
+        read = self.source.chunk(
+            job.relation,
+            tuple(column.name for column in job.columns),
+            chunk.window,
+            positions=tuple(name for name in job.order if name in {c.name for c in job.columns}),
+            order=job.order,
+            snapshot=snapshot,
+        )
+        return ChunkRead(run.chunks_done + chunk.number, chunk.window, read)
+
+    def _parallelism(self, job: TableJob) -> int:
+        return job.settings.parallelism or self.session.settings.cores or _CLUSTER_PARALLELISM
+
+
+_CLUSTER_PARALLELISM = 8
+"""Chunks at once on a cluster, unless the pipeline says otherwise: what most sources bear."""
+
+
+class _Receipts:
+    """The receipts of a round as they come in, handed out in the order of the chunks."""
+
+    def __init__(self, run: Run, staging: Staging, paths: SegmentPath) -> None:
+        if run.round is None:
+            raise SourceError("no round has been planned", where=run.id)
+        self._chunks = {run.chunks_done + chunk.number: chunk for chunk in run.round.chunks}
+        self._next = run.chunks_done + run.round.done + 1
+        self._staging = staging
+        self._paths = paths
+        self._seen: set[str] = set()
+        self._found: dict[int, Receipt] = {}
+
+    def collect(self) -> None:
+        for receipt in receipts(self._staging, self._paths, self._seen):
+            chunk = self._chunks.get(receipt.chunk)
+            # A receipt of another cut of the same run would prove another range: it does not count.
+            if chunk is not None and receipt.window == chunk.window:
+                self._found.setdefault(receipt.chunk, receipt)
+
+    def take_contiguous(self) -> list[Receipt]:
+        taken = []
+        while self._next in self._found:
+            taken.append(self._found[self._next])
+            self._next += 1
+        return taken
+
+    def missing(self) -> list[Chunk]:
+        return [
+            chunk
+            for number, chunk in self._chunks.items()
+            if number >= self._next and number not in self._found
+        ]
+
+
+def _demand_segment(staging: Staging, receipt: Receipt) -> None:
+    """No mark ever refers to a file that is not there, whole."""
+    if receipt.segment is None:
+        return
+    found = staging.stat(receipt.segment.key)
+    if found is None or found.bytes != receipt.segment.bytes:
+        size = f"has {found.bytes} bytes instead of {receipt.segment.bytes}" if found else "does not exist"
+        raise StagingError(f"a staged segment {size}", where=receipt.segment.key, hint="run it again")
+
+
+def _run(mark: Watermark | None) -> Run:
+    if mark is None or mark.open_run is None:
+        raise SourceError("no run is under way")
+    return mark.open_run
+
+
+def _mark(held: HeldStream) -> Watermark:
+    if held.watermark is None:
+        raise SourceError("the stream has no state yet", where=str(held.stream))
+    return held.watermark
+
+
+def _in_words(error: BaseException, job: TableJob) -> BaseException:
+    """What Spark reports of a failed task, cut down to what happened."""
+    if isinstance(error, TidegateError) or not isinstance(error, Exception):
+        return error
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
+    return SourceError(
+        f"a Spark task failed: {(python or lines or [type(error).__name__])[-1]}",
+        where=str(job.stream),
+        hint="run it again to go on from the last proved chunk; --debug shows the whole trace",
+    ).with_traceback(error.__traceback__)

@@ -1,0 +1,148 @@
+"""One table's sync, described: what is read, what is staged, where it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from tidegate.config.models import TableSettings
+from tidegate.core.errors import ConfigError, SourceError
+from tidegate.core.strategies import Strategy, WriteMode
+from tidegate.core.types import Column, Kind, Schema
+from tidegate.core.watermark import RunKind, StreamId
+from tidegate.sources.contract import Relation, Source
+from tidegate.sources.masking import masked_columns
+from tidegate.targets.contract import TargetTable
+
+_NO_CURSOR = frozenset({Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64, Kind.JSON, Kind.TIME})
+
+
+@dataclass(frozen=True)
+class TableJob:
+    settings: TableSettings
+    stream: StreamId
+    relation: Relation
+    columns: tuple[Column, ...]
+    """What is read, in the order of the source."""
+    schema: Schema
+    """What is staged: the columns after masking, with the key rows are merged by."""
+    target: TargetTable
+
+    @property
+    def kind(self) -> RunKind:
+        return RunKind.INCREMENTAL if self.settings.incremental else RunKind.SNAPSHOT
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that positions are made of; for a snapshot, the key it is cut by."""
+        return self.settings.cursor.columns if self.settings.incremental else self.relation.schema.key
+
+
+def describe(source: Source, settings: TableSettings, stream: StreamId) -> TableJob:
+    """Look at the source and put the job together. Everything that cannot work is refused here."""
+    relation = _relation(source, settings)
+    columns = _selected(relation.schema, settings)
+    _demand(relation.schema.names, (*settings.cursor.columns, *settings.keys), settings.table)
+    _demand_cursor_types(relation.schema, settings)
+    names = {column.name for column in columns if column.name not in settings.masks}
+    key = settings.keys or relation.schema.key
+    staged = Schema(masked_columns(columns, settings.masks), key if set(key) <= names else ())
+    target = target_table(settings, stream, staged)
+    if target.mode is WriteMode.MERGE:
+        _demand_merge(settings, key, names)
+    return TableJob(settings, stream, relation, columns, staged, target)
+
+
+def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> TargetTable:
+    """Where staged rows go and how; what is staged is all one needs to know for it."""
+    cursor = tuple(column for column in settings.cursor.columns if column in staged.names)
+    mode = _write_mode(settings, staged.key)
+    # Appended tables keep every version of a row, so a version is told apart by key and cursor.
+    versions = tuple(dict.fromkeys((*staged.key, *cursor))) if staged.key else ()
+    return TargetTable(
+        name=settings.target_name,
+        stream=stream,
+        mode=mode,
+        key=versions if mode is WriteMode.APPEND else staged.key,
+        cursor=cursor,
+    )
+
+
+def _relation(source: Source, settings: TableSettings) -> Relation:
+    if settings.query is None:
+        return source.table(settings.table, filter=settings.filter)
+    return source.query(settings.table, settings.query)
+
+
+def _selected(schema: Schema, settings: TableSettings) -> tuple[Column, ...]:
+    _demand(schema.names, (*settings.include, *settings.exclude, *settings.masks), settings.table)
+    chosen = tuple(
+        column
+        for column in schema.columns
+        if (not settings.include or column.name in settings.include) and column.name not in settings.exclude
+    )
+    if not chosen:
+        raise ConfigError("no column is left to sync", where=settings.table)
+    return chosen
+
+
+def _demand(available: tuple[str, ...], wanted: tuple[str, ...], table: str) -> None:
+    for name in wanted:
+        if name not in available:
+            near = get_close_matches(name, available, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(available[:20])}"
+            raise SourceError(f"there is no column `{name}`", where=table, hint=hint)
+
+
+def _write_mode(settings: TableSettings, key: tuple[str, ...]) -> WriteMode:
+    if not settings.incremental:
+        return settings.full_sync_mode
+    if settings.write_mode is WriteMode.REPLACE:
+        raise ConfigError(
+            "write_mode `replace` needs a whole table, and this strategy reads only what is new",
+            where=settings.table,
+            hint="use cdc_strategy full_sync, or write_mode merge or append",
+        )
+    return settings.write_mode or (WriteMode.MERGE if key else WriteMode.APPEND)
+
+
+def _demand_merge(settings: TableSettings, key: tuple[str, ...], names: set[str]) -> None:
+    if not key:
+        raise ConfigError(
+            "write_mode merge needs a key, and the table has no primary key",
+            where=settings.table,
+            hint="name the columns that make a row unique with `keys:`, or use write_mode append",
+        )
+    for column in (*key, *settings.cursor.columns):
+        if column not in names:
+            raise ConfigError(
+                f"column `{column}` is needed to merge and can be neither left out nor masked",
+                where=settings.table,
+                hint="keep it, or use write_mode append",
+            )
+
+
+def _demand_cursor_types(schema: Schema, settings: TableSettings) -> None:
+    if not settings.incremental:
+        return
+    moment = settings.cursor.timestamp
+    if moment and schema.column(moment).type.kind not in (Kind.TIMESTAMP, Kind.INSTANT, Kind.DATE):
+        raise ConfigError(
+            f"column `{moment}` is {schema.column(moment).native}, not a timestamp",
+            where=settings.table,
+            hint="cdc_timestamp_column names a date or timestamp column; for ids use cdc_id_column",
+        )
+    number = settings.cursor.id
+    if number and schema.column(number).type.kind in _NO_CURSOR:
+        raise ConfigError(
+            f"column `{number}` is {schema.column(number).native}, which has no safe order",
+            where=settings.table,
+            hint="cdc_id_column names an integer, decimal, text or UUID column",
+        )
+    text = number and schema.column(number).type.kind in (Kind.TEXT, Kind.UUID, Kind.BYTES)
+    if text and settings.strategy is Strategy.ID_ONLY:
+        raise ConfigError(
+            f"column `{number}` is {schema.column(str(number)).native}: its order says nothing about age",
+            where=settings.table,
+            hint="id_only needs an id that grows; use hybrid with a timestamp column, or full_sync",
+        )

@@ -1,0 +1,99 @@
+"""Staging → target: pending segments, in groups, each group in one target transaction with the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+
+from tidegate.core import transitions
+from tidegate.core.errors import OutcomeUnknown, StagingError
+from tidegate.core.receipts import Segment
+from tidegate.core.strategies import WriteMode
+from tidegate.core.types import Schema
+from tidegate.core.watermark import Watermark
+from tidegate.staging.contract import Staging
+from tidegate.state.hold import HeldStream
+from tidegate.sync.progress import Progress
+from tidegate.targets.contract import StagedSegment, Target, TargetTable
+
+ROWS_PER_LOAD = 1_000_000
+"""Rows in one target transaction, about: large enough to be bulk, small enough to be retried."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What it takes to move pending segments into the target."""
+
+    staging: Staging
+    target: Target
+    progress: Progress
+    clock: Callable[[], datetime]
+
+    def load(self, held: HeldStream, table: TargetTable) -> None:
+        """Load everything that is pending and commit `loaded`."""
+        mark = held.watermark
+        if mark is None or not mark.pending:
+            return
+        schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
+        self.target.prepare(table, _newest(mark, schemas))
+        for group in _groups(mark.pending, whole=table.mode is WriteMode.REPLACE):
+            staged = [self._staged(segment, schemas) for segment in group]
+            self._load_once(table, staged, mark)
+            moved, events = transitions.loaded(_current(held), {s.key for s in group}, self.clock())
+            held.commit(moved, events)
+            self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
+
+    def _load_once(self, table: TargetTable, staged: list[StagedSegment], mark: Watermark) -> None:
+        """Load a group. If the answer to the commit was lost, the ledger says what happened."""
+        skip = table.mode is WriteMode.APPEND and staged[0].segment.overlaps
+        try:
+            self.target.load(table, staged, generation=mark.generation, skip_existing=skip)
+        except OutcomeUnknown:
+            keys = [item.segment.key for item in staged]
+            if self.target.loaded(mark.stream, mark.generation, keys) != frozenset(keys):
+                self.target.load(table, staged, generation=mark.generation, skip_existing=skip)
+
+    def _staged(self, segment: Segment, schemas: dict[str, Schema]) -> StagedSegment:
+        found = self.staging.stat(segment.key)
+        if found is None or found.bytes != segment.bytes:
+            problem = "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
+            raise StagingError(
+                f"a pending segment {problem}",
+                where=self.staging.url(segment.key),
+                hint="put the file back, or read its rows again with `tidegate watermark rollback`",
+            )
+        return StagedSegment(
+            segment=segment,
+            schema=schemas[segment.schema],
+            path=self.staging.local_path(segment.key),
+            open=partial(self.staging.open, segment.key),
+        )
+
+
+def _newest(mark: Watermark, schemas: dict[str, Schema]) -> Schema:
+    return schemas[mark.pending[-1].schema]
+
+
+def _groups(pending: tuple[Segment, ...], *, whole: bool) -> Iterator[list[Segment]]:
+    """Groups of segments in their order; a snapshot that replaces the table is one group."""
+    if whole:
+        yield list(pending)
+        return
+    for _, alike in groupby(pending, key=lambda segment: segment.overlaps):
+        group: list[Segment] = []
+        for segment in alike:
+            group.append(segment)
+            if sum(s.rows for s in group) >= ROWS_PER_LOAD:
+                yield group
+                group = []
+        if group:
+            yield group
+
+
+def _current(held: HeldStream) -> Watermark:
+    if held.watermark is None:
+        raise StagingError("the stream has no state", where=str(held.stream))
+    return held.watermark

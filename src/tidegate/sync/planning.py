@@ -1,0 +1,200 @@
+"""Planning: from a mark and a source to a frozen window. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+from tidegate.core.ceiling import Ceiling
+from tidegate.core.errors import ConfigError, NullCursor, UsageError
+from tidegate.core.positions import Position, Value
+from tidegate.core.strategies import NullCursorPolicy, WriteMode
+from tidegate.core.types import Kind
+from tidegate.core.watermark import Round, RunKind, Watermark
+from tidegate.core.windows import Window
+from tidegate.sources.contract import Source
+from tidegate.sync.job import TableJob
+
+CHUNKS_PER_ROUND = 256
+"""How much of a window is cut, and remembered in the state, at one time."""
+
+EVERYTHING = Window(None, None)
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """The next window of a stream, or the reason why there is none."""
+
+    window: Window | None
+    """None: nothing new."""
+    ceiling: Ceiling
+    lookback: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def next_window(
+    source: Source, job: TableJob, mark: Watermark | None, *, limit: int | None, now: datetime
+) -> WindowPlan:
+    """Freeze the ceiling and say which window comes next."""
+    if job.kind is RunKind.SNAPSHOT:
+        return WindowPlan(EVERYTHING, Ceiling(None))
+    notes = _null_cursors(source, job)
+    low, start_notes = _low(source, job, mark)
+    settled = _settled(mark, job, now)
+    ceiling = source.freeze(
+        job.relation,
+        job.settings.cursor,
+        job.settings.ceiling,
+        mark.candidates if mark else (),
+        after=low if settled else None,
+    )
+    notes += start_notes + ceiling.warnings
+    back = _look_back(job, low, ceiling)
+    if back is not low and settled and not _after(ceiling.position, low):
+        back = low
+    if not _after(ceiling.position, back):
+        return WindowPlan(None, ceiling, notes=notes)
+    high = ceiling.position
+    if limit is not None:
+        high = source.nth(job.relation, job.order, Window(back, high), limit) or high
+    return WindowPlan(Window(back, high), ceiling, lookback=back is not low, notes=notes)
+
+
+def _after(position: Position | None, low: Position | None) -> bool:
+    """Where only the database could compare, the window is read: at worst it is empty."""
+    if position is None:
+        return False
+    return low is None or position.compare(low) not in (0, -1)
+
+
+def _settled(mark: Watermark | None, job: TableJob, now: datetime) -> bool:
+    """Whether nothing can appear behind the mark any more, so that an unmoved table needs no look."""
+    if job.settings.ceiling.lookback_ids:
+        return False
+    run = mark.run if mark else None
+    if run is None or not run.lookback:
+        return True
+    return run.finished_at is not None and now - run.finished_at > 2 * job.settings.ceiling.fallback_lag
+
+
+def _null_cursors(source: Source, job: TableJob) -> tuple[str, ...]:
+    schema = job.relation.schema
+    if not any(schema.column(name).nullable for name in job.settings.cursor.columns):
+        return ()
+    if job.settings.null_cursor is NullCursorPolicy.INCLUDE:
+        return ()
+    count = source.null_cursors(job.relation, job.settings.cursor)
+    if not count:
+        return ()
+    columns = " or ".join(job.settings.cursor.columns)
+    if job.settings.null_cursor is NullCursorPolicy.ERROR:
+        raise NullCursor(
+            f"{count:,} rows have no value in {columns}, so no window would ever hold them",
+            where=str(job.stream),
+            hint="fill the column, or set `null_cursor: include` (tracked by id) or `null_cursor: skip`",
+        )
+    return (f"{count:,} rows without a value in {columns} are skipped, as configured",)
+
+
+def _low(source: Source, job: TableJob, mark: Watermark | None) -> tuple[Position | None, tuple[str, ...]]:
+    if mark is not None and mark.extracted.position is not None:
+        return mark.extracted.position, ()
+    start = job.settings.default_start
+    if start is None or job.settings.cursor.timestamp is None:
+        return None, (f"{job.stream.name} is new: it starts from the beginning",)
+    low = Position.of(timestamp_value(job, start))
+    older = source.count(job.relation, (job.settings.cursor.timestamp,), Window(None, low))
+    left = f"; {older:,} older rows are left out" if older else ""
+    return low, (f"{job.stream.name} is new: it starts after {low}{left}",)
+
+
+def _look_back(job: TableJob, low: Position | None, ceiling: Ceiling) -> Position | None:
+    if low is None:
+        return None
+    reach = _reach(job, low, ceiling.lookback)
+    if reach == low:
+        return low
+    if job.target.mode is WriteMode.APPEND and not job.target.key:
+        raise ConfigError(
+            "rows have to be read again to be safe, and append without a key could not tell them apart",
+            where=str(job.stream),
+            hint="; ".join(ceiling.warnings) or "name the key with `keys:`, or use write_mode merge",
+        )
+    return reach
+
+
+def _reach(job: TableJob, low: Position, lookback: timedelta) -> Position:
+    first = low.values[0]
+    if isinstance(first, datetime):
+        return Position.of(first - lookback) if lookback else low
+    if isinstance(first, date):
+        return Position.of(first - max(lookback, timedelta(days=1))) if lookback else low
+    if isinstance(first, int) and job.settings.ceiling.lookback_ids:
+        return Position.of(first - job.settings.ceiling.lookback_ids)
+    return low
+
+
+def cut_round(source: Source, job: TableJob, window: Window) -> Round:
+    """Cut the next part of a window by row count: one index jump for each chunk, whatever the keys."""
+    cuts: list[Position] = []
+    if not job.order or job.settings.one_chunk:
+        return Round(window, ())
+    low = window.low
+    while True:
+        position = source.nth(job.relation, job.order, Window(low, window.high), job.settings.batch_size)
+        if position is None or position == window.high:
+            return Round(window, tuple(cuts))
+        if len(cuts) == CHUNKS_PER_ROUND - 1:
+            return Round(Window(window.low, position), tuple(cuts))
+        cuts.append(position)
+        low = position
+
+
+def parse_position(job: TableJob, text: str) -> Position:
+    """A position as a user writes it: a timestamp, or an id where the stream has no timestamp."""
+    if job.settings.cursor.timestamp is not None:
+        return Position.of(timestamp_value(job, parse_timestamp(text)))
+    column = job.settings.cursor.id
+    if column is None:
+        raise UsageError("this table has no cursor, so it has no positions", where=job.settings.table)
+    kind = job.relation.schema.column(column).type.kind
+    return Position.of(parse_id(text, kind))
+
+
+def parse_timestamp(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(
+            f"`{text}` is not a timestamp", hint="write it like 2025-08-01 or 2025-08-01 12:30:00"
+        ) from None
+
+
+def parse_id(text: str, kind: Kind) -> Value:
+    try:
+        match kind:
+            case Kind.DECIMAL:
+                return Decimal(text)
+            case Kind.TEXT | Kind.UUID:
+                return text
+            case Kind.BYTES:
+                return bytes.fromhex(text.removeprefix("0x"))
+            case _:
+                return int(text)
+    except (ArithmeticError, ValueError):
+        raise UsageError(f"`{text}` is not an id of kind {kind.value}") from None
+
+
+def timestamp_value(job: TableJob, moment: datetime) -> Value:
+    """A moment as the cursor column holds it. A zoneless moment is a reading of the column's own clock."""
+    column = job.settings.cursor.timestamp
+    kind = job.relation.schema.column(column).type.kind if column else Kind.INSTANT
+    if kind is Kind.DATE:
+        return moment.date()
+    zone = ZoneInfo(job.settings.cursor.zone)
+    if kind is Kind.INSTANT:
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+        return aware.astimezone(UTC)
+    return moment.astimezone(zone).replace(tzinfo=None) if moment.tzinfo else moment

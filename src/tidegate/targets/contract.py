@@ -1,0 +1,88 @@
+"""What a target must do. Every target passes the suite in `tidegate.testing.targets`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidegate.core.receipts import Segment
+from tidegate.core.strategies import WriteMode
+from tidegate.core.types import Schema
+from tidegate.core.watermark import StreamId
+
+LEDGER = "_tidegate_loads"
+RUN_COLUMN = "_tidegate_run"
+"""Merged tables carry the number of the run that brought each row: of two versions with the same cursor,
+the later run's is the newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table at the target and how rows go into it."""
+
+    name: str
+    stream: StreamId
+    mode: WriteMode
+    key: tuple[str, ...] = ()
+    """What makes a row the same row; needed to merge."""
+    cursor: tuple[str, ...] = ()
+    """Columns that say which of two versions of a row is newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A segment and how to read it."""
+
+    segment: Segment
+    schema: Schema
+    path: Path | None
+    """The file, where it is a local one."""
+    open: Callable[[], pa.NativeFile]
+
+
+class Target(Protocol):
+    """A warehouse. `load` puts rows and ledger in one transaction: a segment is in it exactly once."""
+
+    def action(self, table: TargetTable, schema: Schema) -> str:
+        """What a load would do, in words, changing nothing: "create table orders, then merge by id"."""
+        ...
+
+    def prepare(self, table: TargetTable, schema: Schema) -> None:
+        """Create the table if it is missing, add columns that are new.
+
+        Raises `IncompatibleTable`, with both sides, if the rows cannot go in as they are.
+        """
+        ...
+
+    def load(
+        self,
+        table: TargetTable,
+        segments: Sequence[StagedSegment],
+        *,
+        generation: int,
+        skip_existing: bool = False,
+    ) -> int:
+        """Load those of the segments that the ledger does not hold; return how many rows went in.
+
+        `append` adds rows (with `skip_existing`, only those whose key is not there); `merge` keeps the
+        newest version of each key by (cursor, run number), whatever the order of segments; `replace`
+        takes the segments as the whole table, built beside and swapped in, unless the ledger already
+        knows a newer run. Raises `OutcomeUnknown` if the answer to the commit was lost.
+        """
+        ...
+
+    def loaded(self, stream: StreamId, generation: int, keys: Sequence[str]) -> frozenset[str]:
+        """Which of these segments the ledger holds."""
+        ...
+
+    def last_run(self, stream: StreamId) -> int:
+        """The largest run number the ledger knows of this stream; 0 if none."""
+        ...
+
+    def count(self, name: str) -> int: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,97 @@
+"""Fixtures for all tests: real servers and one Spark session, started when the first test asks for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+from tests import servers
+from tests.servers import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+settings.register_profile("tidegate", deadline=None)  # a busy machine is not a failure
+settings.load_profile("tidegate")
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    """MariaDB, everything in UTC."""
+    with servers.mariadb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_east() -> Iterator[Server]:
+    """MariaDB on a machine whose clock shows Tokyo's time, as do its sessions."""
+    with servers.mariadb(system_timezone="Asia/Tokyo", time_zone="SYSTEM") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """PostgreSQL, everything in UTC."""
+    with servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_standby(postgres: Server) -> Iterator[Server]:
+    """A read-only standby that follows `postgres`."""
+    with servers.postgres_standby(postgres) as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_database(mariadb: Server) -> Iterator[Server]:
+    """A fresh database in `mariadb`."""
+    with servers.fresh_database(mariadb) as database:
+        yield database
+
+
+@pytest.fixture
+def mariadb_east_database(mariadb_east: Server) -> Iterator[Server]:
+    """A fresh database in `mariadb_east`."""
+    with servers.fresh_database(mariadb_east) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_database(postgres: Server) -> Iterator[Server]:
+    """A fresh database in `postgres`."""
+    with servers.fresh_database(postgres) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of the tests; its workers can import test modules."""
+    from pyspark.sql import SparkSession
+
+    home = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", servers.HOST)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        builder = SparkSession.Builder().master("local[2]").appName("tidegate-tests")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": servers.HOST,
+            "spark.local.dir": str(home / "local"),
+            "spark.sql.artifact.isolation.enabled": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+        }.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        yield session
+        session.stop()

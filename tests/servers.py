@@ -1,0 +1,505 @@
+"""Real database servers for tests: private ports, throw-away folders, gone when the process is gone.
+
+A server never outlives the process that started it, however that process ends: the kernel signals it when
+its parent dies. What a killed process leaves behind is a folder, and the next one to start removes it.
+
+`python -m tests.servers` starts them for a person and prints their addresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, assert_never
+
+import psycopg
+import pymysql
+from psycopg.conninfo import make_conninfo
+
+HOST = "127.0.0.1"
+USER = "tide"
+START_TIMEOUT = 60.0
+FOLDER_PREFIX = "tidegate-server-"
+
+Kind = Literal["mysql", "postgresql"]
+Row = tuple[Any, ...]
+
+
+class ServerError(RuntimeError):
+    """A server could not be found, started or made ready."""
+
+
+class Cursor(Protocol):
+    """What the cursors of both drivers have in common."""
+
+    @property
+    def description(self) -> Any: ...
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, sql: Any, params: Any = ..., /) -> Any: ...
+    def executemany(self, sql: Any, params: Any, /) -> Any: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """What the connections of both drivers have in common. Use it with `contextlib.closing`."""
+
+    def cursor(self) -> Cursor: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server listens, and how to log in as its administrator."""
+
+    kind: Kind
+    port: int
+    password: str
+    database: str
+    pid: int
+    folder: Path
+    host: str = HOST
+    user: str = USER
+
+    @property
+    def url(self) -> str:
+        return f"{self.kind}://{self.user}:{self.password}@{self.host}:{self.port}/{self.database}"
+
+    @property
+    def config(self) -> dict[str, str | int]:
+        """The entry for this server in `connections.yml`."""
+        return {
+            "type": self.kind,
+            "host": self.host,
+            "port": self.port,
+            "database": self.database,
+            "username": self.user,
+            "password": self.password,
+        }
+
+    def using(self, database: str) -> Server:
+        return replace(self, database=database)
+
+    def logged_in_as(self, user: str, password: str) -> Server:
+        return replace(self, user=user, password=password)
+
+    def connect(self, *, autocommit: bool = False) -> Connection:
+        match self.kind:
+            case "mysql":
+                return pymysql.connect(
+                    host=self.host,
+                    port=self.port,
+                    user=self.user,
+                    password=self.password,
+                    database=self.database,
+                    charset="utf8mb4",
+                    autocommit=autocommit,
+                    connect_timeout=10,
+                )
+            case "postgresql":
+                return psycopg.connect(
+                    host=self.host,
+                    port=self.port,
+                    user=self.user,
+                    password=self.password,
+                    dbname=self.database,
+                    autocommit=autocommit,
+                    connect_timeout=10,
+                )
+            case _:
+                assert_never(self.kind)
+
+    def execute(self, sql: str, params: Sequence[object] | None = None) -> list[Row]:
+        """Run one statement in a connection of its own, commit it, and return its rows."""
+        with closing(self.connect(autocommit=True)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(sql, params)
+            return list(cursor.fetchall()) if cursor.description else []
+
+
+# --- The servers -----------------------------------------------------------
+
+
+@contextmanager
+def mariadb(*, system_timezone: str = "UTC", time_zone: str = "+00:00") -> Iterator[Server]:
+    """A MariaDB. `time_zone="SYSTEM"` makes its sessions follow `system_timezone`."""
+    with _folder("mysql") as home:
+        password = secrets.token_hex(8)
+        data = home.path / "data"
+        home.run(
+            [
+                _program("mariadb-install-db"),
+                "--no-defaults",
+                f"--datadir={data}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--skip-name-resolve",
+            ]
+        )
+        grants = home.write(
+            "grants.sql",
+            f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{password}';\n"
+            f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n",
+        )
+        options = [
+            "--no-defaults",
+            f"--datadir={data}",
+            f"--init-file={grants}",
+            f"--bind-address={HOST}",
+            "--socket=server.sock",
+            "--pid-file=server.pid",
+            "--skip-name-resolve",
+            "--character-set-server=utf8mb4",
+            f"--default-time-zone={time_zone}",
+            "--max-connections=200",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--skip-innodb-doublewrite",
+            "--skip-log-bin",
+        ]
+
+        def command(port: int) -> list[str]:
+            return [_program("mariadbd"), *options, f"--port={port}"]
+
+        def server(port: int, pid: int) -> Server:
+            return Server("mysql", port, password, "mysql", pid, home.path)
+
+        with _running(home, command, server, stop=signal.SIGKILL, env={"TZ": system_timezone}) as ready:
+            yield ready
+
+
+@contextmanager
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL that a standby can follow."""
+    with _folder("postgres") as home:
+        password = secrets.token_hex(8)
+        data = home.path / "data"
+        home.run(
+            [
+                _postgres_program("initdb"),
+                f"--pgdata={data}",
+                f"--username={USER}",
+                f"--pwfile={home.write('password', password)}",
+                "--auth=scram-sha-256",
+                "--encoding=UTF8",
+                "--locale=C.UTF-8",
+                "--no-sync",
+                "--no-instructions",
+            ]
+        )
+        with _running_postgres(home, data, password) as ready:
+            yield ready
+
+
+@contextmanager
+def postgres_standby(primary: Server) -> Iterator[Server]:
+    """A streaming standby of `primary`."""
+    with _folder("postgres") as home:
+        data = home.path / "data"
+        origin = make_conninfo(
+            host=primary.host, port=primary.port, user=primary.user, password=primary.password
+        )
+        home.run(
+            [
+                _postgres_program("pg_basebackup"),
+                f"--pgdata={data}",
+                f"--dbname={origin}",
+                "--write-recovery-conf",
+                "--wal-method=stream",
+                "--checkpoint=fast",
+                "--no-sync",
+            ]
+        )
+        with _running_postgres(home, data, primary.password) as ready:
+            yield ready
+
+
+def wait_until_replayed(primary: Server, standby: Server, timeout: float = 30.0) -> None:
+    """Return once `standby` shows everything that `primary` has committed so far."""
+    (position,) = primary.execute("SELECT pg_current_wal_insert_lsn()::text")[0]
+    watch = standby.using("postgres")  # the database in question may be among what is still to come
+    _wait_until(
+        lambda: watch.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", [position]) == [(True,)],
+        timeout,
+        f"the standby to replay {position}",
+    )
+
+
+def _running_postgres(home: _Home, data: Path, password: str) -> contextlib.AbstractContextManager[Server]:
+    settings = {
+        "listen_addresses": HOST,
+        "unix_socket_directories": "",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+        "fsync": "off",
+        "full_page_writes": "off",
+        "max_connections": "200",
+        "max_prepared_transactions": "20",
+        "wal_level": "replica",
+        "hot_standby": "on",
+        "max_wal_senders": "5",
+        "wal_keep_size": "256MB",
+        "wal_retrieve_retry_interval": "200ms",
+    }
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+
+    def command(port: int) -> list[str]:
+        return [_postgres_program("postgres"), "-D", str(data), "-p", str(port), *options]
+
+    def server(port: int, pid: int) -> Server:
+        return Server("postgresql", port, password, "postgres", pid, home.path)
+
+    # SIGQUIT ends at once, like SIGKILL, but gives shared memory back to the system.
+    return _running(home, command, server, stop=signal.SIGQUIT)
+
+
+# --- A database per test ---------------------------------------------------
+
+
+@contextmanager
+def fresh_database(server: Server) -> Iterator[Server]:
+    """A new, empty database, dropped at the end with whatever still uses it."""
+    database = server.using(f"t_{secrets.token_hex(6)}")
+    server.execute(f"CREATE DATABASE {database.database}")
+    try:
+        yield database
+    finally:
+        match server.kind:
+            case "mysql":
+                _drop_mysql(server, database.database)
+            case "postgresql":
+                _drop_postgresql(server, database)
+
+
+def _drop_mysql(server: Server, name: str) -> None:
+    def sessions() -> list[Row]:
+        return server.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
+
+    for (session,) in sessions():
+        with contextlib.suppress(pymysql.err.OperationalError):  # it may have ended by itself
+            server.execute(f"KILL CONNECTION {session}")
+    _wait_until(lambda: not sessions(), 10.0, f"the sessions of {name} to end")
+    for *_, branch in server.execute("XA RECOVER FORMAT='SQL'"):
+        server.execute(f"XA ROLLBACK {branch}")
+    server.execute(f"SET STATEMENT lock_wait_timeout=20 FOR DROP DATABASE {name}")
+
+
+def _drop_postgresql(server: Server, database: Server) -> None:
+    prepared = server.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [database.database])
+    for (gid,) in prepared:
+        quoted = gid.replace("'", "''")
+        database.execute(f"ROLLBACK PREPARED '{quoted}'")
+    server.execute(f"DROP DATABASE {database.database} WITH (FORCE)")
+
+
+# --- Programs --------------------------------------------------------------
+
+
+def _program(name: str) -> str:
+    found = shutil.which(
+        name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    )
+    if found is None:
+        raise ServerError(f"{name} is not installed; `scripts/setup test` installs it")
+    return found
+
+
+def _postgres_program(name: str) -> str:
+    """The program of the newest PostgreSQL installed; Debian keeps them out of the PATH."""
+    versions = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
+    newest = max(versions, key=lambda path: int(path.parts[-3]), default=None)
+    return str(newest) if newest else _program(name)
+
+
+# --- Folders and processes -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Home:
+    """The folder of one server, and the user it runs as: database servers refuse to run as root."""
+
+    path: Path
+    owner: pwd.struct_passwd | None
+
+    @property
+    def log(self) -> Path:
+        return self.path / "server.log"
+
+    def write(self, name: str, text: str) -> Path:
+        file = self.path / name
+        file.write_text(text)
+        if self.owner:
+            os.chown(file, self.owner.pw_uid, self.owner.pw_gid)
+        return file
+
+    def run(self, command: Sequence[str]) -> None:
+        with self.log.open("ab") as log:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False, **self._identity({})
+            )
+        if done.returncode != 0:
+            raise ServerError(f"{command[0]} failed with {done.returncode}\n{self.tail()}")
+
+    def start(
+        self, command: Sequence[str], on_parent_death: signal.Signals, env: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop their servers
+                preexec_fn=_signalled_on_parent_death(on_parent_death),  # noqa: PLW1509 - it takes no lock
+                **self._identity(env),
+            )
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _identity(self, env: Mapping[str, str]) -> dict[str, Any]:
+        shared: dict[str, Any] = {"cwd": self.path, "env": {**os.environ, "HOME": str(self.path), **env}}
+        if self.owner is None:
+            return shared
+        return {**shared, "user": self.owner.pw_uid, "group": self.owner.pw_gid, "extra_groups": []}
+
+
+@contextmanager
+def _folder(preferred_user: str) -> Iterator[_Home]:
+    _remove_orphans()
+    path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    lock = _try_lock(path)
+    owner = _unprivileged(preferred_user) if os.geteuid() == 0 else None
+    if owner:
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    try:
+        yield _Home(path, owner)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _unprivileged(preferred: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(preferred)
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+def _remove_orphans() -> None:
+    """Folders of processes that were killed: nobody holds their lock any more."""
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or removed by another process
+            if time.time() - path.stat().st_mtime < START_TIMEOUT:
+                continue  # perhaps being made this very moment, and not locked yet
+            lock = _try_lock(path)
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _try_lock(path: Path) -> int | None:
+    """Lock a folder for as long as this process lives; None when another one holds it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+
+
+def _signalled_on_parent_death(number: signal.Signals) -> Callable[[], None]:
+    """For the child, between fork and exec, after it has become its final user (which resets the wish)."""
+    parent = os.getpid()
+
+    def ask_kernel() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it died before we could ask
+            os._exit(1)
+
+    return ask_kernel
+
+
+@contextmanager
+def _running(
+    home: _Home,
+    command: Callable[[int], Sequence[str]],
+    server: Callable[[int, int], Server],
+    stop: signal.Signals,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """Start on a free port, wait for the first answer; at the end stop abruptly, the data is thrown away."""
+    port = _free_port()
+    process = home.start(command(port), stop, env or {})
+    try:
+        ready = server(port, process.pid)
+        _wait_until(lambda: _answers(ready, process, home), START_TIMEOUT, f"the server on port {port}")
+        yield ready
+    finally:
+        process.send_signal(stop)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _answers(server: Server, process: subprocess.Popen[bytes], home: _Home) -> bool:
+    if process.poll() is not None:
+        raise ServerError(f"the server ended with {process.returncode}\n{home.tail()}")
+    try:
+        server.execute("SELECT 1")
+    except (psycopg.OperationalError, pymysql.err.OperationalError):
+        return False
+    return True
+
+
+def _free_port() -> int:
+    """A port below those the kernel gives to outgoing connections, so that none of them takes it first."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+
+
+def _wait_until(condition: Callable[[], bool], timeout: float, what: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServerError(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(0.05)
+
+
+def main() -> None:
+    with mariadb() as one, postgres() as two:
+        print(one.url, two.url, "Ctrl-C stops both.", sep="\n", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
