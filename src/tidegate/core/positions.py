@@ -37,7 +37,11 @@ class Position:
         return cls(values)
 
     def compare(self, other: Position) -> int | None:
-        """-1, 0 or 1; None where only the database's collation could tell."""
+        """-1, 0 or 1; None where only the database's collation could tell.
+
+        A position that names fewer columns stands behind all rows that agree with it: `(t)` means that
+        everything at `t` is included, whatever its id.
+        """
         for mine, theirs in zip(self.values, other.values, strict=False):
             if mine == theirs:
                 continue
@@ -63,6 +67,8 @@ class Position:
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Position:
+        if not isinstance(data, list):
+            raise ValueError(f"not a position: {data!r}")  # noqa: TRY004 - damage, not a wrong call
         return cls(tuple(_decode(item) for item in data))
 
 

@@ -67,7 +67,7 @@ def plan(
     )
     began = window.low if mark.extracted.position is None else mark.began
     planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
-    event = Event("planned", now, run_id, {"run": number, "window": window.to_json(), "kind": kind.value})
+    event = Event("planned", now, run_id, {"run": number, "window": window.to_json(), "run_kind": kind.value})
     return _with_schema(planned, schema), (event,)
 
 
@@ -163,9 +163,7 @@ def finish(mark: Watermark, now: datetime) -> Step:
     """
     run = _open(mark)
     if run.round is None or not run.round.finished or run.progress != run.window.high:
-        raise InvariantBroken(
-            f"run {run.id} has not reached the end of its window", where=str(mark.stream)
-        )
+        raise InvariantBroken(f"run {run.id} has not reached the end of its window", where=str(mark.stream))
     done = replace(run, state=RunState.SUCCEEDED, round=None, staged=(), finished_at=now, error=None)
     finished = replace(mark, run=done, last_error=None, updated_at=now)
     superseded: tuple[Segment, ...] = ()
@@ -217,11 +215,10 @@ def loaded(mark: Watermark, keys: Collection[str], now: datetime) -> Step:
         raise InvariantBroken("a segment was loaded that was not pending", where=str(mark.stream))
     rest = tuple(segment for segment in mark.pending if segment.key not in keys)
     rows = sum(segment.rows for segment in done)
-    position = mark.extracted.position if not rest else _furthest(mark.loaded.position, done[-1].window.high)
     moved = replace(
         mark,
         pending=rest,
-        loaded=Loaded(position=position, rows_total=mark.loaded.rows_total + rows, at=now),
+        loaded=Loaded(_reached(mark, keys), rows_total=mark.loaded.rows_total + rows, at=now),
         last_error=None,
         updated_at=now,
     )
@@ -234,19 +231,38 @@ def loaded(mark: Watermark, keys: Collection[str], now: datetime) -> Step:
     return moved, (Event("loaded", now, mark.run.id if mark.run else None, data),)
 
 
+def _reached(mark: Watermark, keys: Collection[str]) -> Position | None:
+    """How far everything is loaded: up to the first segment that is still pending, never past `extracted`."""
+    position = mark.loaded.position
+    for segment in mark.pending:
+        if segment.key not in keys:
+            return _nearest(position, mark.extracted.position)
+        position = _furthest(position, segment.window.high)
+    return mark.extracted.position
+
+
+def _nearest(mark: Position | None, limit: Position | None) -> Position | None:
+    """`mark`, unless it lies past `limit`."""
+    return limit if mark is not None and (limit is None or mark.compare(limit) == 1) else mark
+
+
 def cover(mark: Watermark, window: Window, now: datetime) -> Watermark:
     """Remember a range that was read apart from the mark."""
     return replace(mark, covered=tuple(merge([*mark.covered, window])), updated_at=now)
 
 
 def move(mark: Watermark, position: Position | None, *, reason: str, now: datetime) -> Step:
-    """Set `extracted` by hand. An unfinished window is given up; pending segments stay pending."""
+    """Set `extracted` by hand. An unfinished window is given up; pending segments stay pending.
+
+    `loaded` is never ahead of `extracted`, so moving back takes it along.
+    """
     _demand_reason(reason)
     event = _manual(mark, "set", reason, now, {"to": position.to_json() if position else None})
     behind = [Window(mark.began, mark.extracted.position)] if mark.extracted.position else []
     moved = replace(
         mark,
         extracted=replace(mark.extracted, position=position, at=now),
+        loaded=replace(mark.loaded, position=_nearest(mark.loaded.position, position)),
         began=position,
         covered=tuple(merge([*mark.covered, *behind])),
         run=_given_up(mark.run, now),

@@ -14,6 +14,7 @@ from typing import Any
 from tidegate.core.errors import DamagedRecord
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Segment
+from tidegate.core.shape import demand_shape
 from tidegate.core.windows import Chunk, Window, cut
 
 FORMAT = 1
@@ -148,6 +149,9 @@ class Watermark:
         return self.run if self.run is not None and self.run.state.open else None
 
 
+_OF_EVERY_EVENT = frozenset({"kind", "at", "run_id"})
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A line of a stream's history."""
@@ -157,12 +161,16 @@ class Event:
     run_id: str | None
     data: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        if not _OF_EVERY_EVENT.isdisjoint(self.data):
+            raise ValueError(f"an event's data cannot use the names {sorted(_OF_EVERY_EVENT)}")
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "at": self.at.isoformat(), "run_id": self.run_id, **self.data}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Event:
-        rest = {key: value for key, value in data.items() if key not in ("kind", "at", "run_id")}
+        rest = {key: value for key, value in data.items() if key not in _OF_EVERY_EVENT}
         return cls(data["kind"], datetime.fromisoformat(data["at"]), data["run_id"], rest)
 
 
@@ -203,14 +211,21 @@ def to_json(mark: Watermark) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Watermark:
     try:
-        return _from_json(data)
+        mark = _from_json(data)
+        demand_shape(mark, Watermark)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        where = f"{data.get('pipeline', '?')}/{data.get('table_name', '?')}"
         raise DamagedRecord(
             f"the state record cannot be understood: {error!r}",
-            where=where,
+            where=_named(data),
             hint="restore it with `tidegate watermark import`, or start over with `tidegate watermark reset`",
         ) from error
+    return mark
+
+
+def _named(data: Any) -> str:
+    if not isinstance(data, dict):
+        return "?"
+    return f"{data.get('pipeline', '?')}/{data.get('table_name', '?')}"
 
 
 def _from_json(data: dict[str, Any]) -> Watermark:
@@ -221,7 +236,7 @@ def _from_json(data: dict[str, Any]) -> Watermark:
         stream=StreamId(data["pipeline"], data["table_name"]),
         created_at=datetime.fromisoformat(data["created_at"]),
         updated_at=datetime.fromisoformat(data["updated_at"]),
-        cursor=tuple(data["cursor"]),
+        cursor=_items(data["cursor"]),
         extracted=Extracted(
             position=_read_position(extracted["position"]),
             rows_total=extracted["rows_total"],
@@ -233,18 +248,18 @@ def _from_json(data: dict[str, Any]) -> Watermark:
             rows_total=loaded["rows_total"],
             at=_read_moment(loaded["at"]),
         ),
-        pending=tuple(Segment.from_json(item) for item in data["pending"]),
-        run=_run_from_json(data["run"]) if data["run"] else None,
+        pending=tuple(Segment.from_json(item) for item in _items(data["pending"])),
+        run=None if data["run"] is None else _run_from_json(data["run"]),
         runs=data["runs"],
         generation=data["generation"],
         candidates=tuple(
             Candidate(
-                Position.from_json(c["position"]), datetime.fromisoformat(c["seen_at"]), tuple(c["open"])
+                Position.from_json(c["position"]), datetime.fromisoformat(c["seen_at"]), _items(c["open"])
             )
-            for c in data["candidates"]
+            for c in _items(data["candidates"])
         ),
         began=_read_position(data["began"]),
-        covered=tuple(Window.from_json(item) for item in data["covered"]),
+        covered=tuple(Window.from_json(item) for item in _items(data["covered"])),
         schemas=tuple(data["schemas"].items()),
         last_error=data["last_error"],
         manual=data["manual"],
@@ -288,13 +303,13 @@ def _run_from_json(data: dict[str, Any]) -> Run:
         started_at=datetime.fromisoformat(data["started_at"]),
         round=Round(
             Window.from_json(part["window"]),
-            tuple(Position.from_json(item) for item in part["cuts"]),
+            tuple(Position.from_json(item) for item in _items(part["cuts"])),
             part["done"],
         )
-        if part
+        if part is not None
         else None,
         chunks_done=data["chunks_done"],
-        staged=tuple(Segment.from_json(item) for item in data["staged"]),
+        staged=tuple(Segment.from_json(item) for item in _items(data["staged"])),
         rows=data["rows"],
         lookback=data["lookback"],
         finished_at=_read_moment(data["finished_at"]),
@@ -307,7 +322,13 @@ def _position(position: Position | None) -> list[Any] | None:
 
 
 def _read_position(data: list[Any] | None) -> Position | None:
-    return Position.from_json(data) if data else None
+    return None if data is None else Position.from_json(data)
+
+
+def _items(data: list[Any]) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise ValueError(f"not a list: {data!r}")  # noqa: TRY004 - damage, not a wrong call
+    return tuple(data)
 
 
 def _moment(moment: datetime | None) -> str | None:
@@ -315,4 +336,4 @@ def _moment(moment: datetime | None) -> str | None:
 
 
 def _read_moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    return None if text is None else datetime.fromisoformat(text)

@@ -49,7 +49,10 @@ class Window:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Window:
         low, high = data["low"], data["high"]
-        return cls(Position.from_json(low) if low else None, Position.from_json(high) if high else None)
+        return cls(
+            None if low is None else Position.from_json(low),
+            None if high is None else Position.from_json(high),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from tidegate.core.strategies import Mask
 from tidegate.core.types import Column, DataType, Kind
 
 REDACTED = "***"
+SHOWN = 4
 
 
 def masked_columns(columns: tuple[Column, ...], masks: Mapping[str, Mask]) -> tuple[Column, ...]:
@@ -33,7 +34,10 @@ def mask(batch: pa.RecordBatch, masks: Mapping[str, Mask], staged: pa.Schema) ->
 
 def _hash(column: pa.Array) -> pa.Array:
     return pa.array(
-        [None if value is None else hashlib.sha256(_bytes(value)).hexdigest() for value in column.to_pylist()],
+        [
+            None if value is None else hashlib.sha256(_bytes(value)).hexdigest()
+            for value in column.to_pylist()
+        ],
         pa.string(),
     )
 
@@ -48,12 +52,14 @@ def _redact(column: pa.Array) -> pa.Array:
 
 
 def _last4(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else _tail(str(value)) for value in column.to_pylist()], pa.string())
+    return pa.array(
+        [None if value is None else _tail(str(value)) for value in column.to_pylist()], pa.string()
+    )
 
 
 def _tail(text: str) -> str:
     """Values of up to four characters would be shown whole, so they are not shown at all."""
-    return REDACTED + text[-4:] if len(text) > 4 else REDACTED
+    return REDACTED + text[-SHOWN:] if len(text) > SHOWN else REDACTED
 
 
 _MASKS: dict[Mask, Callable[[pa.Array], pa.Array]] = {

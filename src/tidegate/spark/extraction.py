@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.arrow import arrow_schema
+from tidegate.config.settings import Compression
 from tidegate.core import errors
 from tidegate.core.errors import StagingError, TidegateError
 from tidegate.core.positions import Position
@@ -66,7 +67,7 @@ class Extraction:
     paths: SegmentPath
     masks: dict[str, Mask]
     schema: str
-    compression: str
+    compression: Compression
     overlaps: bool = False
     stage_empty: bool = False
     """Whether a chunk without rows is staged too: an empty snapshot has something to say."""
@@ -132,7 +133,10 @@ def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
     if first is not None or work.stage_empty:
         with work.staging.create(key) as writer:
             write_segment(
-                writer.file, staged, _prepared(first, batches, work, span, staged), compression=work.compression
+                writer.file,
+                staged,
+                _prepared(first, batches, work, span, staged),
+                compression=work.compression,
             )
         rows = _rows_in(work.staging, key, span.rows)
         segment = Segment(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -59,25 +60,50 @@ class LazySession:
 
 
 def start(settings: SparkSettings) -> SparkSession:
+    """A session as configured, or the one this process already has."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError("Spark is not installed", hint="pip install 'tidegate[spark]'") from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
     if settings.remote:
-        return _configured(SparkSession.builder.remote(settings.remote), settings.conf).getOrCreate()
+        builder = SparkSession.builder.remote(settings.remote)
+        for key, value in settings.conf.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
     _demand_java()
+    return _start_jvm(settings)
+
+
+def _start_jvm(settings: SparkSettings) -> SparkSession:
+    """Start the driver's JVM with its chatter kept away from the user's terminal."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     # Tasks must find the packages the driver has; on a cluster the archive recipe sets these.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    conf = {**_defaults(), **settings.conf}
-    builder = SparkSession.builder.master(settings.master).appName("tidegate")
-    return _configured(builder, conf).getOrCreate()
-
-
-def _configured(builder: SparkSession.Builder, conf: Mapping[str, str]) -> SparkSession.Builder:
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder
+    conf = SparkConf().setMaster(settings.master).setAppName("tidegate")
+    conf.setAll([*{**_defaults(), **settings.conf}.items()])
+    with tempfile.TemporaryFile() as chatter:
+        try:
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, {"stderr": chatter, "stdout": chatter}
+            )
+            SparkContext(conf=conf, gateway=gateway)
+        except PySparkRuntimeError as error:
+            chatter.seek(0)
+            said = chatter.read().decode(errors="replace").strip().splitlines()
+            raise ConnectError(
+                f"Spark did not start: {said[-1] if said else error}",
+                where=settings.master,
+                hint="check `spark:` in config/connections.yml and the Java installation",
+            ) from error
+    return SparkSession.builder.getOrCreate()
 
 
 def _defaults() -> dict[str, str]:

@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
+from tidegate.config.settings import Layout
 from tidegate.core.watermark import StreamId
 
 RECEIPTS = "_receipts"
-
-
-class Layout(StrEnum):
-    DATETIME = "datetime"
-    TABLE = "table"
-    HYBRID = "hybrid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-COMPRESSIONS = ("snappy", "gzip", "lz4", "brotli", "zstd", "none")
+from tidegate.config.settings import Compression
 
 
 def write_segment(
-    file: BinaryIO, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, compression: str
+    file: BinaryIO, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, compression: Compression
 ) -> int:
     """Write the batches and return how many rows there were."""
     plain = schema.remove_metadata()
     rows = 0
     with pq.ParquetWriter(
-        file, plain, compression=compression.upper(), store_schema=False, use_deprecated_int96_timestamps=False
+        file, plain, compression=compression.value, store_schema=False, use_deprecated_int96_timestamps=False
     ) as writer:
         for batch in batches:
             writer.write_batch(batch)

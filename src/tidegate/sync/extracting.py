@@ -125,7 +125,7 @@ class Extractor:
 
     def _chunk_read(self, job: TableJob, run: Run, chunk: Chunk, snapshot: str | None) -> ChunkRead:
         read = self.source.chunk(
-            job.relation,
+            job.relation_for(self.source, chunk.window),
             tuple(column.name for column in job.columns),
             chunk.window,
             positions=tuple(name for name in job.order if name in {c.name for c in job.columns}),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from tidegate.config.models import TableSettings
+from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError, SourceError
 from tidegate.core.strategies import Strategy, WriteMode
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.watermark import RunKind, StreamId
+from tidegate.core.windows import Window
 from tidegate.sources.contract import Relation, Source
 from tidegate.sources.masking import masked_columns
+from tidegate.sync.custom import filled
 from tidegate.targets.contract import TargetTable
 
 _NO_CURSOR = frozenset({Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64, Kind.JSON, Kind.TIME})
@@ -36,6 +38,14 @@ class TableJob:
     def order(self) -> tuple[str, ...]:
         """The columns that positions are made of; for a snapshot, the key it is cut by."""
         return self.settings.cursor.columns if self.settings.incremental else self.relation.schema.key
+
+    def relation_for(self, source: Source, window: Window) -> Relation:
+        """What a chunk reads from: a user's SELECT may be told the chunk's window."""
+        query = self.settings.query
+        if query is None or not self.settings.windowed:
+            return self.relation
+        narrowed = source.query(self.settings.table, filled(source, query, window, self.settings.cursor))
+        return replace(narrowed, schema=self.relation.schema, filter=self.relation.filter)
 
 
 def describe(source: Source, settings: TableSettings, stream: StreamId) -> TableJob:
@@ -71,7 +81,10 @@ def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> T
 def _relation(source: Source, settings: TableSettings) -> Relation:
     if settings.query is None:
         return source.table(settings.table, filter=settings.filter)
-    return source.query(settings.table, settings.query)
+    select = settings.query
+    if settings.windowed:
+        select = filled(source, select, Window(None, None), settings.cursor)
+    return replace(source.query(settings.table, select), filter=settings.filter)
 
 
 def _selected(schema: Schema, settings: TableSettings) -> tuple[Column, ...]:

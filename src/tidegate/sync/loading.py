@@ -59,7 +59,9 @@ class Loader:
     def _staged(self, segment: Segment, schemas: dict[str, Schema]) -> StagedSegment:
         found = self.staging.stat(segment.key)
         if found is None or found.bytes != segment.bytes:
-            problem = "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
+            problem = (
+                "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
+            )
             raise StagingError(
                 f"a pending segment {problem}",
                 where=self.staging.url(segment.key),

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
-from tidegate.config.models import Pipeline, TableSettings
+from tidegate.config.project import Pipeline
+from tidegate.config.settings import TableOrder, TableSettings
 from tidegate.core import transitions
-from tidegate.core.errors import Conflict, LeaseHeld, LeaseLost, SourceError, StateError, TidegateError
+from tidegate.core.errors import ConfigError, Conflict, LeaseHeld, LeaseLost, StateError, TidegateError
 from tidegate.core.receipts import Receipt
 from tidegate.core.strategies import Cursor, NullCursorPolicy, Strategy
 from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
+from tidegate.sources.contract import Source
 from tidegate.spark.session import LazySession
 from tidegate.state.hold import HeldStream
 from tidegate.sync.extracting import Extractor
@@ -24,12 +26,10 @@ from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.loading import Loader
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
-from tidegate.sync.ranges import sync_range
+from tidegate.sync.ranges import range_job, sync_range
 from tidegate.sync.result import SyncResult, TableResult, TableStatus
+from tidegate.sync.streams import NULL_CURSORS, beside, owner
 from tidegate.sync.table import Passage, TableSync
-
-NULL_CURSORS = "@null-cursor"
-"""Suffix of the stream that follows, by id, the rows whose cursor is NULL."""
 
 
 class Scope(StrEnum):
@@ -67,9 +67,9 @@ def sync_pipeline(
 ) -> SyncResult:
     """Sync the requested tables; one that fails does not keep the others from finishing."""
     started = clock()
-    tables = _tables(pipeline, request, parts)
+    tables = tables_of(pipeline, request, parts)
     work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline))
-    if pipeline.processing.strategy == "parallel" and len(tables) > 1:
+    if pipeline.processing.strategy is TableOrder.PARALLEL and len(tables) > 1:
         with ThreadPoolExecutor(pipeline.processing.max_parallel_tables, "table") as pool:
             results = list(pool.map(work.table, tables))
     else:
@@ -84,13 +84,15 @@ def sync_pipeline(
     )
 
 
-def _tables(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
+def tables_of(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
     """The tables asked for. Only patterns have to look at the source, or when loading, at the state."""
     if not pipeline.has_patterns:
         return pipeline.expand((), request.tables)
     if request.scope is Scope.LOAD:
-        known: Iterable[str] = (stored.stream.name for stored in parts.store.streams(pipeline.name).streams)
-        return pipeline.expand([name for name in known if "@" not in name], request.tables)
+        known: Iterable[str] = (
+            owner(stored.stream).name for stored in parts.store.streams(pipeline.name).streams
+        )
+        return pipeline.expand(sorted(set(known)), request.tables)
     return pipeline.expand(parts.source().tables(), request.tables)
 
 
@@ -137,19 +139,159 @@ class _Work:
                 if not error.transient or attempt >= settings.retries.max:
                     raise
                 self.parts.disconnect()
-                pause = settings.retries.backoff_seconds * 2**attempt
+                pause = settings.retries.backoff.total_seconds() * 2**attempt
                 attempt += 1
-                self.progress.note(stream, f"{error}; trying again in {pause:g} s ({attempt} of {settings.retries.max})")
+                again = f"trying again in {pause:g} s ({attempt} of {settings.retries.max})"
+                self.progress.note(stream, f"{error}; {again}")
                 time.sleep(pause)
 
     def _attempt(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
         if self.request.scope is Scope.LOAD:
             return self._load_only(settings, stream, count)
         job = describe(self.parts.source(), settings, stream)
-        sync = self._table_sync(job, count)
         if self.request.ranged:
-            return self._in(sync_range_stream(stream), lambda held: sync_range(sync, held, job, self._main(stream), self.request.low, self.request.high))
-        passage = self._in(stream, lambda held: sync.run(held, job, limit=self.request.limit))
+            return self._range(job, count)
+        passage = self._held(job, count, self._run)
         if settings.null_cursor is NullCursorPolicy.INCLUDE and settings.incremental:
-            self._null_cursors(job, count)
+            self._held(null_cursor_job(job, self.parts.source()), count, self._run)
         return passage
+
+    def _run(self, sync: TableSync, held: HeldStream, job: TableJob) -> Passage:
+        return sync.run(held, job, limit=self.request.limit)
+
+    def _range(self, job: TableJob, count: _Count) -> Passage:
+        main = self.parts.store.read(job.stream).watermark
+        ends = {"low": self.request.low, "high": self.request.high}
+        return self._held(
+            range_job(job), count, lambda sync, held, side: sync_range(sync, held, side, main, **ends)
+        )
+
+    def _held(self, job: TableJob, count: _Count, act: _Act) -> Passage:
+        with self.parts.hold(job.stream, self.clock, self.token) as held:
+            try:
+                return act(self._table_sync(count), held, job)
+            except TidegateError as error:
+                self._record(held, error)
+                raise
+
+    def _load_only(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
+        """Load what is pending, of the table and of the streams beside it, without asking the source."""
+        for stored in self.parts.store.streams(self.pipeline.name).streams:
+            mark = stored.watermark
+            if mark is None or not mark.pending or owner(stored.stream) != stream:
+                continue
+            schema = Schema.from_json(dict(mark.schemas)[mark.pending[-1].schema])
+            table = target_table(settings, stored.stream, schema)
+            with self.parts.hold(stored.stream, self.clock, self.token) as held:
+                try:
+                    self._loader(count).load(held, table)
+                except TidegateError as error:
+                    self._record(held, error)
+                    raise
+        return Passage()
+
+    def _record(self, held: HeldStream, error: TidegateError) -> None:
+        """Let the state say what went wrong; if it cannot be written, the error itself still gets out."""
+        if held.watermark is None or isinstance(error, LeaseLost | Conflict):
+            return
+        with suppress(StateError):
+            held.commit(*transitions.fail(held.watermark, str(error), self.clock()))
+
+    def _table_sync(self, count: _Count) -> TableSync:
+        extractor = Extractor(
+            self.parts.source(), self.parts.staging, self.session, count, self.clock, self.deadline
+        )
+        loader = self._loader(count) if self.request.scope is Scope.BOTH else None
+        return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)
+
+    def _loader(self, count: _Count) -> Loader:
+        return Loader(self.parts.staging, self.parts.target(), count, self.clock)
+
+    def _run_id(self) -> str:
+        return f"{self.clock():%Y%m%dT%H%M%S}-{self.token()}"
+
+
+_Act = Callable[[TableSync, HeldStream, TableJob], Passage]
+
+
+def null_cursor_job(job: TableJob, source: Source) -> TableJob:
+    """The rows without a cursor value, as a stream of their own that follows the id."""
+    moment = job.settings.cursor.timestamp
+    key = job.settings.cursor.id or (
+        job.relation.schema.key[0] if len(job.relation.schema.key) == 1 else None
+    )
+    if moment is None or key is None:
+        raise ConfigError(
+            "`null_cursor: include` follows such rows by id, and there is no id column to follow",
+            where=str(job.stream),
+            hint="name one with cdc_id_column",
+        )
+    empty = f"{source.quote(moment)} IS NULL"
+    both = f"({job.relation.filter}) AND {empty}" if job.relation.filter else empty
+    settings = replace(
+        job.settings, strategy=Strategy.ID_ONLY, cursor=Cursor(id=key), null_cursor=NullCursorPolicy.SKIP
+    )
+    stream = beside(job.stream, NULL_CURSORS)
+    return replace(
+        job,
+        settings=settings,
+        stream=stream,
+        relation=replace(job.relation, filter=both),
+        target=replace(job.target, stream=stream),
+    )
+
+
+def _succeeded(table: str, passage: Passage, count: _Count) -> TableResult:
+    moved = count.rows_extracted or count.rows_loaded or count.files
+    status = TableStatus.SUCCESS if moved or passage.window is not None else TableStatus.NOTHING_NEW
+    return replace(
+        count.result(table, status),
+        window=passage.window,
+        held_back_seconds=passage.ceiling.held_back_seconds,
+        held_back_by=passage.ceiling.held_back_by,
+        notes=passage.notes,
+    )
+
+
+class _Count:
+    """Counts what passes by, for the result, and passes it on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.rows_extracted = 0
+        self.rows_loaded = 0
+        self.files = 0
+        self.bytes = 0
+
+    def result(self, table: str, status: TableStatus) -> TableResult:
+        return TableResult(
+            table=table,
+            status=status,
+            rows_extracted=self.rows_extracted,
+            rows_loaded=self.rows_loaded,
+            files_created=self.files,
+            bytes=self.bytes,
+        )
+
+    def started(self, stream: StreamId) -> None:
+        self._progress.started(stream)
+
+    def planned(self, stream: StreamId, chunks: int, batch_size: int) -> None:
+        self._progress.planned(stream, chunks, batch_size)
+
+    def staged(self, stream: StreamId, receipt: Receipt) -> None:
+        self.rows_extracted += receipt.rows
+        if receipt.segment is not None:
+            self.files += 1
+            self.bytes += receipt.segment.bytes
+        self._progress.staged(stream, receipt)
+
+    def loaded(self, stream: StreamId, rows: int) -> None:
+        self.rows_loaded += rows
+        self._progress.loaded(stream, rows)
+
+    def note(self, stream: StreamId, text: str) -> None:
+        self._progress.note(stream, text)
+
+    def finished(self, stream: StreamId, result: TableResult) -> None:
+        self._progress.finished(stream, result)

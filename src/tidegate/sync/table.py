@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.core import transitions
@@ -31,13 +31,15 @@ from tidegate.sync.loading import Loader
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
 from tidegate.sync.progress import Progress
 
+NO_CEILING = Ceiling(None)
+
 
 @dataclass(frozen=True)
 class Passage:
     """Which window a table's sync went through, and what it had to say."""
 
     window: Window | None = None
-    ceiling: Ceiling = Ceiling(None)
+    ceiling: Ceiling = NO_CEILING
     notes: tuple[str, ...] = ()
 
 
@@ -53,40 +55,38 @@ class TableSync:
 
     def run(self, held: HeldStream, job: TableJob, *, limit: int | None = None) -> Passage:
         """Finish what was interrupted, then open and finish one fresh window."""
-        passage = Passage()
-        if held.watermark is not None and held.watermark.open_run is not None:
-            passage = self._finish_interrupted(held, job, passage)
-        plan = self._plan(held, job, limit)
-        passage = replace(passage, ceiling=plan.ceiling, notes=passage.notes + plan.notes)
-        if plan.window is not None:
-            self._through(held, job)
-            passage = replace(passage, window=plan.window)
-        self._load(held, job)
-        return passage
-
-    def _finish_interrupted(self, held: HeldStream, job: TableJob, passage: Passage) -> Passage:
-        mark = _mark(held)
-        _demand_same_cursor(mark, job)
-        if _run(mark).kind is RunKind.SNAPSHOT:
-            held.commit(transitions.restart_snapshot(mark, self.clock()))
-            return passage
-        self.progress.note(job.stream, f"resuming run {_run(mark).id} at {_run(mark).progress or 'the beginning'}")
-        held.commit(transitions.resume(mark, _schema(job), self.clock()))
-        self._through(held, job)
-        return replace(passage, window=_run(mark).window)
-
-    def _plan(self, held: HeldStream, job: TableJob, limit: int | None) -> WindowPlan:
-        """Freeze a window and persist it before anything is read."""
-        now = self.clock()
-        mark = held.watermark or transitions.new(job.stream, job.order, now)
-        _demand_same_cursor(mark, job)
-        plan = next_window(self.source, job, held.watermark, limit=limit, now=now)
+        passage = self.finish_interrupted(held, job)
+        plan = next_window(self.source, job, held.watermark, limit=limit, now=self.clock())
         for note in plan.notes:
             self.progress.note(job.stream, note)
+        self.through(held, job, plan)
+        window = plan.window or passage.window
+        return Passage(window, plan.ceiling, plan.notes)
+
+    def finish_interrupted(self, held: HeldStream, job: TableJob) -> Passage:
+        mark = held.watermark
+        run = mark.open_run if mark else None
+        if mark is not None and run is not None and run.kind is RunKind.SNAPSHOT:
+            held.commit(transitions.restart_snapshot(mark, self.clock()))
+            return Passage()
+        if mark is not None:
+            _demand_same_cursor(mark, job)
+        if mark is None or run is None:
+            return Passage()
+        self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
+        held.commit(transitions.resume(mark, _schema(job), self.clock()))
+        self._to_the_end(held, job)
+        return Passage(run.window)
+
+    def through(self, held: HeldStream, job: TableJob, plan: WindowPlan) -> None:
+        """Persist the planned window before anything is read, then take it to its end."""
+        now = self.clock()
+        mark = held.watermark or transitions.new(job.stream, job.order, now)
         remembered = transitions.remember(mark, plan.ceiling.candidates, now)
         if plan.window is None:
             self._commit_nothing_new(held, mark, remembered)
-            return plan
+            self._load(held, job)
+            return
         planned, events = transitions.plan(
             remembered,
             run_id=self.new_run_id(),
@@ -98,14 +98,14 @@ class TableSync:
             lookback=plan.lookback,
         )
         held.commit(planned, events)
-        return plan
+        self._to_the_end(held, job)
 
     def _commit_nothing_new(self, held: HeldStream, mark: Watermark, remembered: Watermark) -> None:
         """Write only what changed: an unmoved stream costs its store nothing."""
         if remembered.candidates != mark.candidates or mark.last_error is not None:
             held.commit(transitions.nothing_new(remembered, self.clock()))
 
-    def _through(self, held: HeldStream, job: TableJob) -> None:
+    def _to_the_end(self, held: HeldStream, job: TableJob) -> None:
         """Take the open run to the end of its window, round by round."""
         whole = job.kind is RunKind.SNAPSHOT
         with self.source.snapshot() if whole else nullcontext(None) as snapshot:
@@ -115,6 +115,7 @@ class TableSync:
                     self._load(held, job)
         finished, events = transitions.finish(_mark(held), self.clock())
         held.commit(finished, events)
+        self._load(held, job)
         self._forget_receipts(job, finished.run)
 
     def _round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:

@@ -65,13 +65,17 @@ class Target(Protocol):
         *,
         generation: int,
         skip_existing: bool = False,
+        run: int | None = None,
     ) -> int:
         """Load those of the segments that the ledger does not hold; return how many rows went in.
 
-        `append` adds rows (with `skip_existing`, only those whose key is not there); `merge` keeps the
-        newest version of each key by (cursor, run number), whatever the order of segments; `replace`
-        takes the segments as the whole table, built beside and swapped in, unless the ledger already
-        knows a newer run. Raises `OutcomeUnknown` if the answer to the commit was lost.
+        The table has been prepared for the schema of every segment. `append` adds rows (with
+        `skip_existing`, only those whose key is not there); `merge` keeps the newest version of each key
+        by (cursor, run number), whatever the order of segments; `replace` takes the segments as the whole
+        table, built beside and swapped in, unless the ledger already knows a newer run. A snapshot without
+        rows has no segments: `replace` then needs its `run` number, and empties the table.
+
+        Raises `OutcomeUnknown` if the answer to the commit was lost.
         """
         ...
 

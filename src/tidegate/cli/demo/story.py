@@ -1,0 +1,329 @@
+"""The story the demo tells: first sync, changes, second sync, a run killed and run again, and the proof."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tidegate.cli.demo import proof, shop
+from tidegate.cli.invocation import Invocation
+from tidegate.cli.results import show_results
+from tidegate.cli.signals import stopping
+from tidegate.cli.watching import AnnouncedSession, Watched
+from tidegate.config.project import Project
+from tidegate.config.scaffold import write_project
+from tidegate.core.errors import UsageError, VerificationFailed
+from tidegate.core.watermark import StreamId, Watermark
+from tidegate.observe.figures import span
+from tidegate.observe.logs import LoggedProgress
+from tidegate.observe.terminal import Cell, Terminal, Tone, Toned
+from tidegate.state.opening import open_store
+from tidegate.sync.clock import new_token, now
+from tidegate.sync.library import open_parts, spark_settings
+from tidegate.sync.pipeline import Request, sync_pipeline
+from tidegate.sync.result import SyncResult
+
+_MARKER = ".tidegate-demo"
+_OURS = (
+    "config/connections.yml",
+    "config/pipelines/shop.yml",
+    ".env.example",
+    ".gitignore",
+    "shop.db",
+    "shop.db-journal",
+    "warehouse.duckdb",
+    "warehouse.duckdb.wal",
+)
+_KEYS = {"products": "code", "customers": "id", "orders": "id", "payments": "id"}
+_CHUNKS = 30
+_ATTEMPTS = 3
+
+_PIPELINE = """\
+# The demo's pipeline: four tables, followed in four ways.
+
+pipeline:
+  name: shop
+  source: shop
+  target: warehouse
+  staging: files
+  state: default
+  processing: {{batch_size: {batch_size}}}
+
+tables:
+  orders:                           # changes are found by timestamp, then id
+    cdc_strategy: hybrid
+    cdc_timestamp_column: updated_at
+    cdc_id_column: id
+
+  customers:                        # by timestamp alone: equal ones are never split
+    cdc_strategy: timestamp_only
+    cdc_timestamp_column: updated_at
+
+  payments:                         # rows are only ever added
+    cdc_strategy: id_only
+    cdc_id_column: id
+
+  products:                         # small: read whole and replaced every time
+    cdc_strategy: full_sync
+"""
+
+
+def tell(invocation: Invocation, folder: Path, rows: int) -> int:
+    began = time.monotonic()
+    story = _Story(invocation.terminal, _prepare(folder), rows, now())
+    story.first_sync()
+    story.second_sync()
+    story.killed_run()
+    return story.end(time.monotonic() - began)
+
+
+def _prepare(folder: Path) -> Path:
+    """A folder that is new, empty, or an earlier demo's, of which only the demo's own files are removed."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARKER).is_file():
+        raise UsageError(
+            "the folder is neither empty nor an earlier demo's, so nothing was written there",
+            where=str(folder),
+            hint="name another one with --dir",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_earlier(folder)
+    (folder / _MARKER).write_text("`tidegate demo` may delete and rewrite its files in this folder.\n")
+    return folder
+
+
+def _remove_earlier(folder: Path) -> None:
+    import shutil
+
+    for name in ("staging", "state"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in _OURS:
+        (folder / name).unlink(missing_ok=True)
+
+
+@dataclass
+class _Story:
+    terminal: Terminal
+    folder: Path
+    rows: int
+    today: datetime
+
+    def __post_init__(self) -> None:
+        self.shop = self.folder / "shop.db"
+        self.warehouse = self.folder / "warehouse.duckdb"
+        self.chapter = 0
+        self.summary: list[list[Cell]] = []
+
+    # --- Chapters ----------------------------------------------------------------
+
+    def first_sync(self) -> None:
+        self._heading("A shop, and an empty warehouse")
+        write_project(self.folder)
+        self.shop.unlink()
+        pipeline = _PIPELINE.format(batch_size=max(self.rows // _CHUNKS, 10))
+        (self.folder / "config/pipelines/shop.yml").write_text(pipeline, encoding="utf-8")
+        made = shop.create(self.shop, self.rows, begin=self._ago(days=90), end=self._ago(hours=3))
+        self._say(f"{', '.join(f'{count:,} {table}' for table, count in made.items())} in {self.shop}")
+        self._say("First sync: everything is new. Spark starts now, which takes a few seconds.")
+        self.project = Project.load(self.folder)
+        self.pipeline = self.project.pipeline("shop")
+        self.store = open_store(self.pipeline.state)
+        self.session = AnnouncedSession(spark_settings(self.project))
+        self._add("first sync", self._sync())
+
+    def second_sync(self) -> None:
+        self._heading("Life goes on in the shop")
+        for change in shop.change(self.shop, begin=self._ago(hours=2), end=self._ago(hours=1)):
+            self._say(f"{change.rows:>9,}  {change.what}")
+        self._say("Second sync: only what changed travels. The marks say where to begin.")
+        self._add("second sync", self._sync())
+
+    def killed_run(self) -> None:
+        self._heading("A run is killed half-way")
+        before = self._mark()
+        for attempt in range(1, _ATTEMPTS + 1):
+            at = self._kill(attempt, before)
+            if at is not None:
+                break
+            self._say("The run was quicker than we were. Once more.")
+            before = self._mark()
+        else:
+            self._say("It finished every time before it could be killed; more --rows make it slower.")
+            return
+        self._say("Now simply the same command again: it takes the dead run's lease over, and goes on.")
+        self._add("run again", self._sync())
+        self._marks({"before": before, "when killed": at, "after": self._mark()})
+
+    def _kill(self, attempt: int, before: Watermark) -> Watermark | None:
+        """Start a sync in a process of its own and SIGKILL it once some of its chunks are committed."""
+        begin = self._ago(minutes=55 - 15 * attempt)
+        status = ("archived", "checked", "closed")[attempt - 1]
+        change = shop.archive(self.shop, status, begin=begin, end=begin + timedelta(minutes=10))
+        self._say(f"{change.rows:>9,}  {change.what}")
+        command = [
+            sys.executable,
+            "-m",
+            "tidegate.cli",
+            "sync",
+            "--project",
+            str(self.folder),
+            "-t",
+            "orders",
+            "-q",
+        ]
+        self._say("tidegate sync -t orders runs in another process …")
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            at = self._wait_until_part_done(process, before)
+            process.kill()
+        finally:
+            _end(process)
+        if at is None:
+            return None
+        at = self._mark()
+        done, total = _progress(at)
+        if done == total:
+            return None
+        self._say(f"… and gets SIGKILL after {done} of {total} chunks. No goodbye, no clean-up.", Tone.WARN)
+        held = self.store.read(self._stream).lease
+        if held is not None:
+            self._say(f"The lease is still there: {held.holder}")
+        return at
+
+    def _wait_until_part_done(self, process: subprocess.Popen[bytes], before: Watermark) -> Watermark | None:
+        """None: it ended before it could be killed."""
+        while process.poll() is None:
+            mark = self._mark()
+            if mark.runs != before.runs and mark.open_run is not None:
+                done, total = _progress(mark)
+                if total // 4 <= done < total:
+                    return mark
+            time.sleep(0.02)
+        return None
+
+    def end(self, seconds: float) -> int:
+        self._heading("Proof: source and warehouse, read whole and compared")
+        compared = proof.compare(self.shop, self.warehouse, _KEYS)
+        rows: list[list[Cell]] = [
+            [
+                item.table,
+                f"{item.source.rows:,}",
+                f"{item.warehouse.rows:,}",
+                item.source.checksum[:12],
+                item.warehouse.checksum[:12],
+                Toned("yes", Tone.GOOD) if item.agree else Toned("NO", Tone.BAD),
+            ]
+            for item in compared
+        ]
+        headings = ["table", "rows in shop", "rows in warehouse", "checksum", "checksum", "agree"]
+        self.terminal.table(headings, rows)
+        if not all(item.agree for item in compared):
+            raise VerificationFailed("source and warehouse differ", where=str(self.folder))
+        self._what_next(seconds)
+        return 0
+
+    def _what_next(self, seconds: float) -> None:
+        self._say(f"That took {span(seconds)}. The project stays in {self.folder}; try there:")
+        self.terminal.table(
+            ["command", "what it shows"],
+            [
+                [f"cd {self.folder}", ""],
+                ["tidegate status", "all tables at a glance"],
+                ["tidegate watermark history -t orders", "every run, with its window"],
+                ["tidegate sync --dry-run", "what the next sync would do"],
+                [
+                    "tidegate watermark reset -t orders --loaded-only",
+                    "then sync: loaded again, doubled nothing",
+                ],
+                ["tidegate staging list", "the Parquet files in between"],
+            ],
+        )
+
+    # --- What the chapters share ---------------------------------------------------
+
+    @property
+    def _stream(self) -> StreamId:
+        return StreamId("shop", "orders")
+
+    def _mark(self) -> Watermark:
+        mark = self.store.read(self._stream).watermark
+        assert mark is not None
+        return mark
+
+    def _sync(self) -> SyncResult:
+        parts = open_parts(self.pipeline, command="tidegate demo")
+        with stopping(gently=False) as stop, self.terminal.watching() as watcher:
+            watched = Watched(stop, watcher, LoggedProgress())
+            self.session.before = [lambda: watched.remark("starting Spark")]
+            self.session.after = [stop.arm]
+            try:
+                result = sync_pipeline(
+                    self.pipeline,
+                    Request(),
+                    parts=parts,
+                    session=self.session,
+                    progress=watched,
+                    clock=now,
+                    token=new_token,
+                )
+            finally:
+                parts.close()
+        show_results(self.terminal, [result])
+        for table in result.tables.values():
+            if table.error is not None:
+                raise table.error
+        return result
+
+    def _add(self, what: str, result: SyncResult) -> None:
+        moved = sum(table.rows_extracted for table in result.tables.values())
+        self.summary.append([what, f"{moved:,}"])
+
+    def _marks(self, marks: dict[str, Watermark]) -> None:
+        rows: list[list[Cell]] = [
+            [
+                when,
+                str(mark.extracted.position),
+                str(mark.loaded.position),
+                f"{len(mark.pending):,}",
+                mark.run.id if mark.run else "–",
+            ]
+            for when, mark in marks.items()
+        ]
+        headings = ["orders", "extracted up to", "loaded up to", "pending files", "run"]
+        self.terminal.table(headings, rows)
+
+    def _ago(self, **span_: Any) -> datetime:
+        return self.today - timedelta(**span_)
+
+    def _heading(self, text: str) -> None:
+        self.chapter += 1
+        self.terminal.say()
+        self.terminal.say(f"{self.chapter}. {text}", Tone.STRONG)
+
+    def _say(self, text: str, tone: Tone = Tone.PLAIN) -> None:
+        self.terminal.say(f"   {text}", tone)
+
+
+def _progress(mark: Watermark) -> tuple[int, int]:
+    """Chunks committed and chunks cut, of the run under way."""
+    run = mark.run
+    if run is None or run.round is None:
+        return (0, 0) if mark.open_run else (1, 1)
+    return run.chunks_done + run.round.done, run.chunks_done + len(run.round.chunks)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The driver is dead; what it leaves behind, such as its JVM, goes too."""
+    process.kill()
+    process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,88 @@
+"""`sync --dry-run`: the plans, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tidegate.cli.choosing import print_json
+from tidegate.cli.failures import say
+from tidegate.cli.invocation import Invocation
+from tidegate.cli.results import combined
+from tidegate.cli.sync import STDOUT, write_json
+from tidegate.config.pipelines import Pipeline
+from tidegate.core.errors import TidegateError
+from tidegate.observe.figures import counted, span
+from tidegate.observe.terminal import Tone
+from tidegate.sync.clock import now
+from tidegate.sync.library import open_parts
+from tidegate.sync.pipeline import Request
+from tidegate.sync.preview import TablePlan, preview
+
+
+def show_plans(
+    invocation: Invocation, requests: Sequence[tuple[Pipeline, Request]], json_output: str | None
+) -> int:
+    documents: list[dict[str, Any]] = []
+    codes: list[int] = []
+    for pipeline, request in requests:
+        plans = _plans(pipeline, request)
+        for plan in plans:
+            _show(invocation, pipeline.name, plan)
+        failed = {plan.error.exit_code for plan in plans if plan.error}
+        codes.append(0 if not failed else failed.pop() if len(failed) == 1 else 1)
+        documents.append(
+            {"pipeline": pipeline.name, "tables": {plan.table: plan.to_json() for plan in plans}}
+        )
+    invocation.terminal.say("a dry run: nothing was changed", Tone.STRONG)
+    data = documents[0] if len(documents) == 1 else documents
+    if json_output == STDOUT:
+        print_json(data)
+    elif json_output is not None:
+        write_json(Path(json_output), data)
+    return combined(codes)
+
+
+def _plans(pipeline: Pipeline, request: Request) -> list[TablePlan]:
+    parts = open_parts(pipeline, command="tidegate sync --dry-run")
+    try:
+        return preview(pipeline, request, parts=parts, clock=now)
+    finally:
+        parts.close()
+
+
+def _show(invocation: Invocation, pipeline: str, plan: TablePlan) -> None:
+    terminal = invocation.terminal
+    terminal.say(f"{pipeline}/{plan.table}", Tone.STRONG)
+    if plan.error is not None:
+        _failed(invocation, plan.error)
+        return
+    for label, text in _facts(plan):
+        terminal.say(f"  {label:<11}{text}")
+    terminal.say()
+
+
+def _failed(invocation: Invocation, error: TidegateError) -> None:
+    say(invocation, error)
+    invocation.terminal.say()
+
+
+def _facts(plan: TablePlan) -> list[tuple[str, str]]:
+    facts = []
+    if plan.window is None:
+        facts.append(("window", "nothing new to read"))
+    else:
+        low, high = plan.window.low or "the beginning", plan.window.high or "the end"
+        facts.append(("window", f"after {low}, up to {high}"))
+        rows = counted(plan.estimated_rows, "row")
+        facts.append(("to read", f"about {rows} in {counted(plan.chunks, 'chunk')}"))
+    if plan.held_back_by or plan.held_back_seconds:
+        by = f" by {plan.held_back_by}" if plan.held_back_by else ""
+        facts.append(("held back", f"{span(plan.held_back_seconds)}{by}"))
+    if plan.pending_files:
+        waiting = f"{counted(plan.pending_rows, 'row')} in {counted(plan.pending_files, 'file')}"
+        facts.append(("pending", f"{waiting}, staged and not loaded yet"))
+    if plan.target_action:
+        facts.append(("target", plan.target_action))
+    return [*facts, *(("note", note) for note in plan.notes)]

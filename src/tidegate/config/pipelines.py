@@ -1,0 +1,310 @@
+"""A pipeline: what is synced from where to where, and the settings of each of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidegate.config.binding import Binder, Values
+from tidegate.config.connections import Connections, Section, wrong_primary
+from tidegate.config.loading import Document
+from tidegate.config.models import (
+    LocalStaging,
+    LocalState,
+    PipelineFile,
+    PipelineOptions,
+    SourceConnection,
+    StagingArea,
+    StateStore,
+    TableOptions,
+    TargetConnection,
+)
+from tidegate.config.problems import KeyPath, Problem, config_error
+from tidegate.config.resolving import resolve, unsuitable
+from tidegate.config.settings import Processing, TableSettings
+from tidegate.config.spelling import did_you_mean, is_pattern, listed, matches
+from tidegate.config.variables import Variables
+from tidegate.core.errors import UsageError
+from tidegate.core.strategies import WriteMode
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One file of config/pipelines, checked. Connections must be usable when they are asked for."""
+
+    name: str
+    file: str
+    options: PipelineOptions
+    source_name: str
+    target_name: str
+    staging_name: str
+    state_name: str
+    primary_name: str | None
+    """The source whose open transactions decide, where the source is a replica."""
+    _tables: Mapping[str, TableOptions] = field(repr=False)
+    _document: Document = field(repr=False)
+    _connections: Connections = field(repr=False)
+
+    @property
+    def source(self) -> SourceConnection:
+        self._connections.check_available(Section.SOURCE, self.source_name)
+        return self._connections.source(self.source_name)
+
+    @property
+    def primary(self) -> SourceConnection | None:
+        if self.primary_name is None:
+            return None
+        self._connections.check_available(Section.SOURCE, self.primary_name)
+        return self._connections.source(self.primary_name)
+
+    @property
+    def target(self) -> TargetConnection:
+        self._connections.check_available(Section.TARGET, self.target_name)
+        return self._connections.target(self.target_name)
+
+    @property
+    def staging(self) -> StagingArea:
+        self._connections.check_available(Section.STAGING, self.staging_name)
+        return self._connections.staging(self.staging_name)
+
+    @property
+    def state(self) -> StateStore:
+        self._connections.check_available(Section.STATE, self.state_name)
+        return self._connections.state(self.state_name)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names and patterns of the file, in its order."""
+        return tuple(self._tables)
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether an entry can stand for several tables: only then is the source's list of them needed."""
+        return bool(self._patterns)
+
+    @property
+    def processing(self) -> Processing:
+        said, built_in = self.options.processing, Processing()
+        return Processing(
+            strategy=said.strategy or built_in.strategy,
+            max_parallel_tables=said.max_parallel_tables or built_in.max_parallel_tables,
+            timeout_minutes=said.timeout_minutes,
+        )
+
+    def settings_for(self, table: str) -> TableSettings:
+        """The settings of a table: its own entry's, else those of the first pattern that it matches."""
+        return resolve(table, self._tables[self._entry(table)], self.options)
+
+    def expand(self, available: Iterable[str], wanted: Iterable[str] = ()) -> list[str]:
+        """The tables to sync, in the order of the file, given the tables that the source has.
+
+        `wanted` keeps those that are named or matched by one of its patterns. A name of the file is kept
+        whether or not the source has it: its absence is an error of that table alone.
+        """
+        names = list(available)
+        chosen = list(
+            dict.fromkeys(table for entry in self._tables for table in self._expanded(entry, names))
+        )
+        asked = list(wanted)
+        if asked:
+            chosen = list(dict.fromkeys(table for name in asked for table in self._asked(name, chosen)))
+        self._demand_own_targets(chosen)
+        return chosen
+
+    def unmatched(self, available: Iterable[str]) -> list[str]:
+        """Patterns that no table of the source matches: harmless, but perhaps not what was meant."""
+        names = list(available)
+        return [entry for entry in self._patterns if not any(matches(entry, name) for name in names)]
+
+    @property
+    def _patterns(self) -> tuple[str, ...]:
+        return tuple(name for name in self._tables if is_pattern(name))
+
+    def _expanded(self, entry: str, names: list[str]) -> list[str]:
+        if not is_pattern(entry) or entry in names:
+            return [entry]
+        return [name for name in names if matches(entry, name) and self._entry(name) == entry]
+
+    def _asked(self, name: str, chosen: list[str]) -> list[str]:
+        """What a user means by a name or pattern, among the tables of the pipeline."""
+        if name in chosen or not is_pattern(name):
+            # One that only a pattern stands for need not be in the source's list: the source shall say so.
+            self._entry(name)
+            return [name]
+        found = [table for table in chosen if matches(name, table)]
+        if not found:
+            raise UsageError(f"no table of pipeline `{self.name}` matches `{name}`", where=self.file)
+        return found
+
+    def _entry(self, table: str) -> str:
+        if table in self._tables:
+            return table
+        for entry in self._patterns:
+            if matches(entry, table):
+                return entry
+        near = did_you_mean(table, self._tables)
+        raise UsageError(
+            f"pipeline `{self.name}` has no table `{table}`{near}",
+            where=self.file,
+            hint=f"it has {listed(self._tables)}",
+        )
+
+    def _demand_own_targets(self, tables: list[str]) -> None:
+        pairs = [(name, self.settings_for(name).target_name, self._entry(name)) for name in tables]
+        problems = [
+            self._document.problem(("tables", entry), message)
+            for name, message, entry in _shared_targets(pairs)
+        ]
+        if problems:
+            raise config_error(problems)
+
+
+def read_pipeline(document: Document, connections: Connections, variables: Variables, root: Path) -> Pipeline:
+    """Read and check one file; everything wrong in it is reported at once."""
+    reading = _Reading(Binder(document, variables, root), connections)
+    options, tables = reading.parts()
+    names = reading.references(options) if options else {}
+    if reading.problems or options is None:
+        raise config_error(reading.problems)
+    return Pipeline(
+        name=options.name,
+        file=document.file,
+        options=options,
+        source_name=options.source,
+        target_name=options.target,
+        staging_name=names["staging"],
+        state_name=names["state"],
+        primary_name=reading.primary(options),
+        _tables=tables,
+        _document=document,
+        _connections=connections,
+    )
+
+
+@dataclass
+class _Reading:
+    binder: Binder
+    connections: Connections
+    problems: list[Problem] = field(default_factory=list)
+
+    def parts(self) -> tuple[PipelineOptions | None, dict[str, TableOptions]]:
+        """The pipeline's own options and those of its tables."""
+        values = self.binder.values(())
+        self.problems += [*self.binder.document.problems, *values.missing]
+        whole = self.binder.fit(PipelineFile, (), values)
+        self.problems += whole.problems
+        data = values.data if isinstance(values.data, dict) else {}
+        head = Values(data.get("pipeline"), unknown=values.unknown)
+        options = self.binder.fit(PipelineOptions, ("pipeline",), head).model
+        if options and options.kind != "sync":
+            message = f"pipelines of kind `{options.kind}` are not available yet"
+            self._say(("pipeline", "kind"), message)
+            return options, {}
+        tables = self._tables(data.get("tables"), values.unknown)
+        self.problems += self._table_problems(tables, options or _guess(head.data))
+        return options, tables
+
+    def _tables(self, data: Any, unknown: set[KeyPath]) -> dict[str, TableOptions]:
+        found = {}
+        for name, value in (data if isinstance(data, dict) else {}).items():
+            values = Values({} if value is None else value, unknown=unknown)
+            bound = self.binder.fit(TableOptions, ("tables", name), values)
+            self.problems += bound.problems
+            if bound.model:
+                found[name] = bound.model
+        if data == {}:
+            self._say(("tables",), "there is no table in it")
+        return found
+
+    def _table_problems(
+        self, tables: Mapping[str, TableOptions], options: PipelineOptions
+    ) -> Iterator[Problem]:
+        document = self.binder.document
+        sound = []
+        for name, table in tables.items():
+            wrong = list(unsuitable(name, table, options))
+            for place, message, hint in wrong:
+                yield document.problem(place, message, hint=hint)
+            if not wrong and not is_pattern(name):
+                sound.append((name, resolve(name, table, options).target_name, name))
+        for name, message, _ in _shared_targets(sound):
+            yield document.problem(("tables", name), message)
+
+    def references(self, options: PipelineOptions) -> dict[str, str]:
+        """What the pipeline refers to exists; staging and state may be left to the default."""
+        self._demand(Section.SOURCE, options.source)
+        self._demand(Section.TARGET, options.target)
+        staging = options.staging or self.connections.default_staging()
+        names = {"staging": self._demand(Section.STAGING, staging)}
+        state = options.state or self.connections.default_state(names["staging"])
+        names["state"] = self._demand(Section.STATE, state)
+        wrong = self._wrong_primary(options)
+        if wrong:
+            self._say(("pipeline", "ceiling", "primary"), wrong)
+        if not self.problems:
+            self._keep_apart(names["staging"], names["state"])
+        return names
+
+    def primary(self, options: PipelineOptions) -> str | None:
+        if options.ceiling.primary:
+            return options.ceiling.primary
+        source = self.connections.entries[Section.SOURCE][options.source].bound.model
+        ceiling = getattr(source, "ceiling", None)
+        return ceiling.primary if ceiling else None
+
+    def _wrong_primary(self, options: PipelineOptions) -> str | None:
+        sources = self.connections.entries[Section.SOURCE]
+        if not options.ceiling.primary or options.source not in sources:
+            return None
+        return wrong_primary(sources, options.source, options.ceiling.primary)
+
+    def _demand(self, section: Section, name: str | None) -> str:
+        known = self.connections.names(section)
+        path: KeyPath = ("pipeline", section.value)
+        if name is None:
+            self._say(("pipeline",), f"`{section.value}` is missing: it could be any of {listed(known)}")
+        elif name not in known:
+            near = did_you_mean(name, known)
+            where = self.connections.document.file
+            hint = f"{where} has {listed(known)}"
+            self._say(path, f"there is no {section.value} `{name}`{near}", hint)
+        return name or ""
+
+    def _keep_apart(self, staging: str, state: str) -> None:
+        """Cleaning a staging area must never find state in it."""
+        files = self.connections.entries[Section.STAGING][staging].bound.model
+        marks = self.connections.entries[Section.STATE][state].bound.model
+        if not isinstance(files, LocalStaging) or not isinstance(marks, LocalState):
+            return
+        if _overlap(files.path, marks.path):
+            message = f"staging `{staging}` and state `{state}` lie in the same folder or one in the other"
+            self._say(
+                ("pipeline",), message, f"give each a folder of its own in {self.connections.document.file}"
+            )
+
+    def _say(self, path: KeyPath, message: str, hint: str | None = None) -> None:
+        self.problems.append(self.binder.document.problem(path, message, hint=hint))
+
+
+def _guess(head: Any) -> PipelineOptions:
+    """What a wrong pipeline section says for its tables, so that they can be checked all the same."""
+    said = head.get("write_mode") if isinstance(head, dict) else None
+    mode = said if said in tuple(WriteMode) else None
+    return PipelineOptions(name="-", source="-", target="-", write_mode=mode)
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    first, second = one.resolve(), other.resolve()
+    return first.is_relative_to(second) or second.is_relative_to(first)
+
+
+def _shared_targets(tables: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """Tables that would go into the same target table; case is no difference in many warehouses."""
+    seen: dict[str, str] = {}
+    for name, target, entry in tables:
+        other = seen.setdefault(target.casefold(), name)
+        if other != name:
+            message = f"goes into the same target table as `{other}`; give it another `target_name`"
+            yield name, f"`{name}` {message}", entry

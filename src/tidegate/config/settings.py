@@ -1,0 +1,110 @@
+"""What a table's sync is told to do, once the three levels of defaults have been settled.
+
+Plain values: this module needs no pydantic, so it is cheap to import where work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
+
+
+class Layout(StrEnum):
+    """How staged files are sorted into folders."""
+
+    DATETIME = "datetime"
+    TABLE = "table"
+    HYBRID = "hybrid"
+
+
+class Compression(StrEnum):
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    BROTLI = "brotli"
+    ZSTD = "zstd"
+    NONE = "none"
+
+
+class TableOrder(StrEnum):
+    """Whether a pipeline's tables go one after the other or several at once."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """How a pipeline goes about its tables."""
+
+    strategy: TableOrder = TableOrder.SEQUENTIAL
+    max_parallel_tables: int = 4
+    """Counts only where the strategy is parallel."""
+    timeout_minutes: float | None = None
+
+
+def takes_window(query: str) -> bool:
+    """Whether a user's SELECT asks to be told the ends of the window."""
+    return "{low}" in query or "{high}" in query
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    max: int = 3
+    backoff: timedelta = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """One table of one pipeline. The defaults here are the built-in ones; there are no others."""
+
+    table: str
+    """As the source calls it."""
+    target_name: str
+    strategy: Strategy
+    cursor: Cursor = field(default_factory=Cursor)
+    """What the strategy needs of the configured columns: nothing for a strategy that reads everything."""
+    write_mode: WriteMode | None = None
+    """None: merge where a key is known, else append."""
+    full_sync_mode: WriteMode = WriteMode.REPLACE
+    """How a whole table is written: replace or append."""
+    keys: tuple[str, ...] = ()
+    """Empty: the source's primary key."""
+    include: tuple[str, ...] = ()
+    """Empty: all columns."""
+    exclude: tuple[str, ...] = ()
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+    filter: str | None = None
+    query: str | None = None
+    null_cursor: NullCursorPolicy = NullCursorPolicy.ERROR
+    default_start: datetime | None = None
+    """Where a new stream begins; without a zone it is a reading of the column's own clock."""
+    ceiling: CeilingSettings = field(default_factory=CeilingSettings)
+    batch_size: int = 50_000
+    parallelism: int | None = None
+    """Chunks at once; None: one for each core."""
+    retries: Retries = field(default_factory=Retries)
+    layout: Layout = Layout.DATETIME
+    prefix: str = ""
+    compression: Compression = Compression.SNAPPY
+    validation: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def incremental(self) -> bool:
+        """Whether runs read only what is new. Otherwise every run reads everything."""
+        return bool(self.cursor.columns) or self.windowed
+
+    @property
+    def windowed(self) -> bool:
+        """Whether the user's SELECT takes a window by itself."""
+        return self.query is not None and takes_window(self.query)
+
+    @property
+    def one_chunk(self) -> bool:
+        """A user's SELECT without a cursor cannot be cut: nothing says how its rows are ordered."""
+        return self.strategy is Strategy.CUSTOM_SQL and not self.cursor.columns

@@ -1,0 +1,332 @@
+"""MySQL and MariaDB as a source."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import pymysql
+from pymysql.constants import ER, FIELD_TYPE, FLAG
+
+from tidegate.core.errors import LossyValue
+from tidegate.core.positions import Value
+from tidegate.core.strategies import CeilingSettings
+from tidegate.core.types import Column, DataType, Kind, Schema
+from tidegate.core.windows import Window
+from tidegate.sources import mysql_session
+from tidegate.sources.ceiling import Blind, CannotSee, Observer
+from tidegate.sources.contract import Reader, Relation
+from tidegate.sources.cutting import nested
+from tidegate.sources.login import Login
+from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
+from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
+from tidegate.sources.mysql_types import Declared, data_type
+from tidegate.sources.mysql_watch import MySQLWatch
+from tidegate.sources.sql import TableName
+from tidegate.sources.values import date_of, timestamp_of
+
+_SYSTEM_SCHEMAS = "('information_schema', 'mysql', 'performance_schema', 'sys')"
+_SEEN_ENGINES = frozenset({"innodb", "myisam", "aria", "memory", "archive", "csv", "blackhole", "merge"})
+"""Engines whose transactions InnoDB lists, or which have none."""
+_BINARY_CHARSET = 63
+_BY_NUMBER = ("enum", "set")
+"""They are sorted by number, and compared by number only if one asks for it."""
+
+_COLUMNS = """
+SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, datetime_precision,
+       character_maximum_length, table_name
+FROM information_schema.columns
+WHERE table_schema = {schema} AND table_name = {name}
+ORDER BY ordinal_position
+"""
+_KEY = """
+SELECT column_name FROM information_schema.statistics
+WHERE table_schema = {schema} AND table_name = {name} AND index_name = 'PRIMARY'
+ORDER BY seq_in_index
+"""
+_JSON_CHECKS = """
+SELECT check_clause FROM information_schema.check_constraints
+WHERE constraint_schema = {schema} AND table_name = {name}
+"""
+_SETTINGS = """
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_read_only', 'wsrep_on',
+    'group_replication_single_primary_mode')
+"""
+
+
+class MySQL:
+    """The port to one server, and to its primary if this one is a replica."""
+
+    dialect = "mysql"
+
+    def __init__(self, login: Login, primary: Login | None = None) -> None:
+        self.login = login
+        self.own_schema = login.database
+        self._primary = MySQL(primary) if primary else None
+        self._session: Session | None = None
+        self._watch: MySQLWatch | None = None
+        self._engines: dict[TableName, str | None] = {}
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Every query only reads, so one whose session was lost is asked again in a new one."""
+        with errors(self.login):
+            try:
+                return run(self._open(), sql)
+            except pymysql.err.MySQLError as error:
+                if not lost(error):
+                    raise
+            self._disconnect()
+            return run(self._open(), sql)
+
+    def named_rows(self, sql: str) -> list[dict[str, object]] | None:
+        """Rows by the names of their columns; None if this user may not ask."""
+        with errors(self.login), self._open().cursor() as cursor:
+            try:
+                cursor.execute(sql)
+            except pymysql.err.OperationalError as error:
+                if mysql_session.code(error) == ER.SPECIFIC_ACCESS_DENIED_ERROR:
+                    return None
+                raise
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def quote(self, name: str) -> str:
+        return quote(name)
+
+    def literal(self, value: Value) -> str:
+        return literal(value)
+
+    # --- what there is
+
+    def tables(self) -> list[TableName]:
+        return self._relations("'BASE TABLE', 'SYSTEM VERSIONED'")
+
+    def views(self) -> list[TableName]:
+        return self._relations("'VIEW'")
+
+    def _relations(self, types: str) -> list[TableName]:
+        rows = self.rows(
+            "SELECT table_schema, table_name FROM information_schema.tables "
+            f"WHERE table_type IN ({types}) AND table_schema NOT IN {_SYSTEM_SCHEMAS} "
+            "ORDER BY table_schema, table_name"
+        )
+        return [TableName(str(schema), str(name)) for schema, name in rows]
+
+    def table_schema(self, table: TableName) -> Schema | None:
+        names = {"schema": literal(table.schema), "name": literal(table.name)}
+        rows = self.rows(_COLUMNS.format(**names))
+        exact = [row for row in rows if row[8] == table.name]
+        # Servers that fold the case of names find a table under any of its spellings.
+        rows = exact or (rows if len({row[8] for row in rows}) == 1 else [])
+        if not rows:
+            return None
+        key = tuple(str(row[0]) for row in self.rows(_KEY.format(**names)))
+        json = self._json_columns(names)
+        return Schema(tuple(_column(row, json) for row in rows), key)
+
+    def _json_columns(self, names: dict[str, str]) -> frozenset[str]:
+        """MariaDB's JSON is a text column with a check."""
+        if not self.mariadb:
+            return frozenset()
+        clauses = self.rows(_JSON_CHECKS.format(**names))
+        return frozenset(str(clause) for (clause,) in clauses)
+
+    def select_schema(self, select: str) -> Schema:
+        with errors(self.login), self._open().cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {select} LIMIT 0")
+            fields = cursor._result.fields  # type: ignore[attr-defined]  # noqa: SLF001 - tells sign and charset
+            return Schema(tuple(_described(field) for field in fields))
+
+    # --- positions
+
+    def expression(self, column: Column) -> str:
+        name = quote(column.name)
+        return f"CAST({name} AS UNSIGNED)" if column.native.startswith(_BY_NUMBER) else name
+
+    def value(self, column: Column, raw: Any) -> Value:
+        try:
+            return _value(column, raw)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise LossyValue(
+                f"column `{column.name}` holds {raw!r}, which has no place in an order",
+                where=self.login.where,
+                hint="correct the value, or leave such rows out with a filter",
+            ) from error
+
+    def within(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> str:
+        del relation
+        return nested(window, [quote(column.name) for column in columns], literal)
+
+    def in_order(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> tuple[str, ...]:
+        return (self.within(relation, columns, window),)
+
+    def second_digits(self, relation: Relation, column: Column) -> int:
+        del relation
+        return column.type.precision or 0
+
+    # --- transactions
+
+    def observer(self, relation: Relation, table: TableName | None) -> Observer:
+        del relation
+        engine = self._engine(table) if table else None
+        if engine is None or engine.lower() in _SEEN_ENGINES:
+            return self.server_observer
+        reason = f"the transactions of engine {engine} cannot be seen"
+        return Blind(self.server_observer, CannotSee(reason, "keep the table in InnoDB if you can"))
+
+    @cached_property
+    def server_observer(self) -> Observer:
+        self._watch = MySQLWatch(self.login, mariadb=self.mariadb)
+        reason = why_not_all_writes_are_here(self)
+        if reason is None:
+            return self._watch
+        if self._primary is None:
+            remedy = "name the server that is written to with `ceiling.primary`"
+            return Blind(self._watch, CannotSee(reason, remedy))
+        return Replicated(self, self._primary)
+
+    @cached_property
+    def mariadb(self) -> bool:
+        return "mariadb" in self.settings["version"].lower()
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        return {str(name).lower(): str(value) for name, value in self.rows(_SETTINGS)}
+
+    def _engine(self, table: TableName) -> str | None:
+        """None for a view."""
+        if table not in self._engines:
+            rows = self.rows(
+                "SELECT engine FROM information_schema.tables "
+                f"WHERE table_schema = {literal(table.schema)} AND table_name = {literal(table.name)}"
+            )
+            self._engines[table] = str(rows[0][0]) if rows and rows[0][0] else None
+        return self._engines[table]
+
+    def id_warnings(
+        self, table: TableName, column: Column, settings: CeilingSettings
+    ) -> tuple[str, ...]:
+        """Ids are handed out one by one, in order."""
+        del table, column, settings
+        return ()
+
+    # --- reading
+
+    def snapshot(self) -> AbstractContextManager[str | None]:
+        """No two sessions can share a picture of the data here."""
+        return nullcontext(None)
+
+    def reader(self) -> Reader:
+        from tidegate.sources.rows import MySQLWire, RowReader
+
+        return RowReader(MySQLWire(self.login))
+
+    def close(self) -> None:
+        self._disconnect()
+        if self._watch is not None:
+            self._watch.close()
+        if self._primary is not None:
+            self._primary.close()
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = connect(self.login)
+        return self._session
+
+    def _disconnect(self) -> None:
+        mysql_session.close(self._session)
+        self._session = None
+
+
+def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:
+    name, type_name, native, nullable, precision, scale, digits, length, _ = row
+    if f"json_valid({quote(str(name))})" in json_checks:
+        return Column(str(name), DataType(Kind.JSON), nullable == "YES", "json")
+    declared = Declared(
+        name=str(type_name).lower(),
+        unsigned="unsigned" in str(native).lower() or "zerofill" in str(native).lower(),
+        precision=_number(precision),
+        scale=_number(scale),
+        digits=_number(digits),
+        length=_number(length),
+    )
+    return Column(str(name), data_type(declared), nullable == "YES", str(native))
+
+
+def _number(text: Any) -> int | None:
+    return int(text) if text is not None else None
+
+
+_RESULT_TYPES = {
+    FIELD_TYPE.TINY: "tinyint",
+    FIELD_TYPE.SHORT: "smallint",
+    FIELD_TYPE.INT24: "mediumint",
+    FIELD_TYPE.LONG: "int",
+    FIELD_TYPE.LONGLONG: "bigint",
+    FIELD_TYPE.FLOAT: "float",
+    FIELD_TYPE.DOUBLE: "double",
+    FIELD_TYPE.DECIMAL: "decimal",
+    FIELD_TYPE.NEWDECIMAL: "decimal",
+    FIELD_TYPE.DATE: "date",
+    FIELD_TYPE.NEWDATE: "date",
+    FIELD_TYPE.DATETIME: "datetime",
+    FIELD_TYPE.TIMESTAMP: "timestamp",
+    FIELD_TYPE.TIME: "time",
+    FIELD_TYPE.YEAR: "year",
+    FIELD_TYPE.BIT: "bit",
+    FIELD_TYPE.JSON: "json",
+    FIELD_TYPE.GEOMETRY: "geometry",
+}
+_MOST_SECOND_DIGITS = 6
+
+
+def _described(field: Any) -> Column:
+    """A column of a result, from what the server says about it."""
+    unsigned = bool(field.flags & FLAG.UNSIGNED)
+    declared = Declared(
+        name=_type_name(field),
+        unsigned=unsigned,
+        precision=_precision(field, signed=not unsigned),
+        scale=field.scale,
+        digits=min(field.scale, _MOST_SECOND_DIGITS),
+    )
+    sized = f"({declared.precision},{declared.scale})" if declared.name == "decimal" else ""
+    native = f"{declared.name}{sized}{' unsigned' if unsigned else ''}"
+    return Column(field.name, data_type(declared), nullable=not field.flags & FLAG.NOT_NULL, native=native)
+
+
+def _type_name(field: Any) -> str:
+    if field.flags & (FLAG.ENUM | FLAG.SET):
+        return "enum" if field.flags & FLAG.ENUM else "set"
+    fallback = "varbinary" if field.charsetnr == _BINARY_CHARSET else "varchar"
+    return _RESULT_TYPES.get(field.type_code, fallback)
+
+
+def _precision(field: Any, *, signed: bool) -> int:
+    """A result tells a decimal's width in characters: with its point and its sign."""
+    if field.type_code not in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
+        return int(field.length)
+    return int(field.length) - (1 if field.scale else 0) - (1 if signed else 0)
+
+
+def _value(column: Column, raw: Any) -> Value:
+    if column.native.startswith(_BY_NUMBER):
+        return int(raw)
+    if column.native.startswith("decimal"):
+        return Decimal(raw)
+    match column.type.kind:
+        case Kind.TEXT | Kind.UUID:
+            return str(raw)
+        case Kind.BYTES:
+            return bytes(raw)
+        case Kind.DATE:
+            return date_of(raw)
+        case Kind.TIMESTAMP:
+            return timestamp_of(raw)
+        case Kind.INSTANT:
+            return timestamp_of(raw).replace(tzinfo=UTC)
+        case _:
+            return int.from_bytes(raw) if isinstance(raw, bytes) else int(raw)

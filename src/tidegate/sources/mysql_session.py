@@ -1,0 +1,161 @@
+"""Sessions with MySQL and MariaDB: pinned, read-only, and with errors that people can act on."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CR, ER
+from pymysql.cursors import Cursor
+
+from tidegate.core.errors import ConnectError, SourceError, TidegateError
+from tidegate.core.positions import Value
+from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.sources.values import written
+
+Session = Connection[Cursor]
+Row = tuple[Any, ...]
+
+UTC_ZONE = "+00:00"
+_PINNED = (
+    "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
+    "wait_timeout = 28800, net_write_timeout = 3600, time_zone = '{zone}'"
+)
+"""A global sql_select_limit would end every read early, and silently."""
+_LOST = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 0, 4031})
+_UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_UNKNOWN_HOST})
+_NO_PRIVILEGE = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.VIEW_INVALID})
+
+
+def connect(login: Login, *, zone: str = UTC_ZONE) -> Session:
+    """A read-only session. Values arrive as the server writes them: nothing is converted by the driver."""
+    with errors(login):
+        session = pymysql.connect(
+            host=login.host,
+            port=login.port,
+            user=login.username,
+            # The driver knows Latin-1 passwords only; this hands it the bytes of the UTF-8 one.
+            password=(login.password or "").encode().decode("latin-1"),
+            database=login.database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            program_name=APPLICATION_NAME,
+            conv={},
+            **_tls(login),
+        )
+        run(session, _PINNED.format(zone=zone))
+        run(session, "SET SESSION TRANSACTION READ ONLY")
+    return session
+
+
+def run(session: Session, sql: str) -> list[Row]:
+    """Run one statement without any templating: a percent sign in a name is a percent sign."""
+    with session.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def close(session: Session | None) -> None:
+    if session is not None:
+        with suppress(pymysql.err.Error):  # it only read; nothing can be lost with it
+            session.close()
+
+
+def lost(error: pymysql.err.MySQLError) -> bool:
+    """Whether the session is gone, so that a read may simply be asked again in a new one."""
+    return isinstance(error, pymysql.err.InterfaceError) or code(error) in _LOST
+
+
+def code(error: pymysql.err.MySQLError) -> int | None:
+    first = error.args[0] if error.args else None
+    return first if isinstance(first, int) else None
+
+
+def quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(value: Value) -> str:
+    """Text and bytes go as hexadecimal digits, which no sql_mode reads differently.
+
+    The introducer gives text a character set; the column's own collation still decides how it compares.
+    """
+    match value:
+        case datetime():
+            return f"TIMESTAMP'{written(value.astimezone(UTC) if value.tzinfo else value)}'"
+        case date():
+            return f"DATE'{value.isoformat()}'"
+        case Decimal():
+            return format(value, "f")
+        case int():
+            return str(value)
+        case bytes():
+            return f"X'{value.hex()}'"
+        case str():
+            return f"_utf8mb4 X'{value.encode().hex()}'"
+
+
+@contextmanager
+def errors(login: Login, where: str | None = None) -> Iterator[None]:
+    """Put the driver's errors into words, once for everything that talks to the server."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        raise _in_words(login, error, where) from error
+
+
+def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) -> TidegateError:
+    number = code(error)
+    text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    if number in _UNREACHABLE:
+        reason = re.sub(r"^Can't connect to MySQL server on '[^']*'\s*", "", text).strip("()") or text
+        return ConnectError(
+            f"cannot reach the server: {reason}",
+            where=login.where,
+            hint="check host and port, that the server is running, and that no firewall is in between",
+        )
+    if number in (ER.ACCESS_DENIED_ERROR, 1698):
+        return ConnectError(
+            f"the server refused the login of user `{login.username}`",
+            where=login.where,
+            hint="check username and password, and from which hosts this user may connect",
+        )
+    if number in (ER.BAD_DB_ERROR, ER.DBACCESS_DENIED_ERROR):
+        return ConnectError(
+            f"user `{login.username}` cannot use a database `{login.database}`: {text}",
+            where=login.where,
+            hint="check its name, and `GRANT SELECT` on it",
+        )
+    if lost(error) or number in (ER.CON_COUNT_ERROR, CR.CR_SSL_CONNECTION_ERROR):
+        return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
+    if number in _NO_PRIVILEGE:
+        return SourceError(text, where=where or login.where, hint="`GRANT SELECT` on the table to this user")
+    return SourceError(text, where=where or login.where)
+
+
+def _tls(login: Login) -> dict[str, Any]:
+    """The driver would skip the host name where no CA is named, so the context is made here."""
+    tls = login.tls
+    if tls.mode == "disable":
+        return {"ssl_disabled": True}
+    if tls.mode == "prefer":
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
+    except OSError as error:
+        hint = "check ca, cert and key under `tls`"
+        raise ConnectError(f"a TLS file cannot be read: {error}", where=login.where, hint=hint) from error
+    context.check_hostname = tls.mode == "verify-full"
+    verified = tls.mode in ("verify-ca", "verify-full")
+    context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
+    return {"ssl": context}

@@ -1,0 +1,283 @@
+"""PostgreSQL as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import psycopg
+
+from tidegate.core.errors import LossyValue
+from tidegate.core.positions import Value
+from tidegate.core.strategies import CeilingSettings
+from tidegate.core.types import Column, Kind, Schema
+from tidegate.core.windows import Window, row_value_predicate
+from tidegate.sources import postgresql_session
+from tidegate.sources.ceiling import Blind, CannotSee, Observer
+from tidegate.sources.contract import Reader, Relation
+from tidegate.sources.login import Login
+from tidegate.sources.postgresql_replica import Replicated
+from tidegate.sources.postgresql_session import Session, connect, errors, literal, quote, run
+from tidegate.sources.postgresql_types import data_type
+from tidegate.sources.postgresql_watch import PostgreSQLWatch
+from tidegate.sources.sql import TableName
+from tidegate.sources.values import date_of, instant_of, timestamp_of
+
+_RELATIONS = """
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind::text IN ({kinds}) AND NOT c.relispartition
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY 1, 2
+"""
+_COLUMNS = """
+SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT a.attnotnull
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.relname = {name} AND c.relkind::text IN ('r', 'p', 'v', 'm', 'f')
+  AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_KEY = """
+SELECT a.attname::text
+FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+WHERE n.nspname = {schema} AND c.relname = {name} AND i.indisprimary
+ORDER BY k.place
+"""
+_TYPE = """
+WITH RECURSIVE base(oid, modifier) AS (
+    SELECT {oid}::oid, {modifier}::int
+    UNION ALL
+    SELECT t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
+    FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+)
+SELECT t.typname::text, b.modifier, format_type(b.oid, b.modifier), n.nspname::text = 'pg_catalog'
+FROM base b JOIN pg_type t ON t.oid = b.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typtype <> 'd'
+"""
+_ORIGIN = """
+SELECT c.relkind::text, EXISTS (SELECT 1 FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.relname = {name}
+"""
+_SEQUENCE_CACHE = """
+SELECT max(s.seqcache) FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+JOIN pg_depend p ON (p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid)
+    OR (p.refclassid = 'pg_class'::regclass AND p.refobjid = c.oid AND p.refobjsubid = a.attnum)
+JOIN pg_sequence s ON s.seqrelid IN (p.refobjid, p.objid)
+WHERE n.nspname = {schema} AND c.relname = {name} AND a.attname = {column}
+"""
+
+
+class PostgreSQL:
+    """The port to one database, and to its primary if this one is a standby."""
+
+    dialect = "postgres"
+
+    def __init__(self, login: Login, schema: str = "public", primary: Login | None = None) -> None:
+        self.login = login
+        self.own_schema = schema
+        self._primary = PostgreSQL(primary, schema) if primary else None
+        self._session: Session | None = None
+        self._watch: PostgreSQLWatch | None = None
+        self._types: dict[tuple[int, int], Column] = {}
+        self._origins: dict[TableName, CannotSee | None] = {}
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Every query only reads, so one whose session was lost is asked again in a new one."""
+        with errors(self.login):
+            try:
+                return run(self._open(), sql)
+            except psycopg.OperationalError:
+                if self._session is None or not self._session.closed:
+                    raise
+            self._disconnect()
+            return run(self._open(), sql)
+
+    def quote(self, name: str) -> str:
+        return quote(name)
+
+    def literal(self, value: Value) -> str:
+        return literal(value)
+
+    # --- what there is
+
+    def tables(self) -> list[TableName]:
+        return self._relations("'r', 'p'")
+
+    def views(self) -> list[TableName]:
+        return self._relations("'v', 'm', 'f'")
+
+    def _relations(self, kinds: str) -> list[TableName]:
+        return [TableName(schema, name) for schema, name in self.rows(_RELATIONS.format(kinds=kinds))]
+
+    def table_schema(self, table: TableName) -> Schema | None:
+        names = {"schema": literal(table.schema), "name": literal(table.name)}
+        rows = self.rows(_COLUMNS.format(**names))
+        if not rows:
+            return None
+        columns = tuple(self._column(name, oid, modifier, null) for name, oid, modifier, null in rows)
+        return Schema(columns, tuple(name for (name,) in self.rows(_KEY.format(**names))))
+
+    def select_schema(self, select: str) -> Schema:
+        with errors(self.login):
+            cursor = self._open().execute(f"SELECT * FROM {select} LIMIT 0".encode(), binary=True)
+        described = cursor.description or []
+        result = cursor.pgresult
+        modifiers = [result.fmod(index) if result else -1 for index in range(len(described))]
+        return Schema(
+            tuple(
+                self._column(column.name, column.type_code, modifier, True)
+                for column, modifier in zip(described, modifiers, strict=True)
+            )
+        )
+
+    def _column(self, name: str, oid: int, modifier: int, nullable: bool) -> Column:  # noqa: FBT001 - a fact
+        """A domain is the type it is made from; types from elsewhere travel as text."""
+        if (oid, modifier) not in self._types:
+            [(base, base_modifier, native, built_in)] = self.rows(_TYPE.format(oid=oid, modifier=modifier))
+            declared = data_type(base if built_in else "text", base_modifier)
+            self._types[oid, modifier] = Column("", declared, native=native)
+        known = self._types[oid, modifier]
+        return Column(name, known.type, nullable, known.native)
+
+    # --- positions
+
+    def expression(self, column: Column) -> str:
+        name = quote(column.name)
+        return name if column.type.kind is Kind.BYTES else f"{name}::text"
+
+    def value(self, column: Column, raw: Any) -> Value:
+        try:
+            return _value(column, raw)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise LossyValue(
+                f"column `{column.name}` holds {raw!r}, which has no place in an order",
+                where=self.login.where,
+                hint="correct the value, or leave such rows out with a filter",
+            ) from error
+
+    def within(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> str:
+        del relation
+        return row_value_predicate(window, [quote(column.name) for column in columns], literal)
+
+    def in_order(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> tuple[str, ...]:
+        return (self.within(relation, columns, window),)
+
+    def second_digits(self, relation: Relation, column: Column) -> int:
+        del relation
+        return 6 if column.type.precision is None else column.type.precision
+
+    # --- transactions
+
+    def observer(self, relation: Relation, table: TableName | None) -> Observer:
+        del relation
+        reason = self._written_elsewhere(table) if table else None
+        return self.server_observer if reason is None else Blind(self.server_observer, reason)
+
+    @cached_property
+    def server_observer(self) -> Observer:
+        self._watch = PostgreSQLWatch(self.login)
+        [(standby,)] = self.rows("SELECT pg_is_in_recovery()")
+        if not standby:
+            return self._watch
+        if self._primary is None:
+            reason = "this server is a standby, and does not show the transactions of its primary"
+            remedy = "name the server that is written to with `ceiling.primary`"
+            return Blind(self._watch, CannotSee(reason, remedy))
+        return Replicated(self, self._primary)
+
+    def _written_elsewhere(self, table: TableName) -> CannotSee | None:
+        """Why rows can appear in a table that no transaction of this server has stamped."""
+        if table not in self._origins:
+            names = {"schema": literal(table.schema), "name": literal(table.name)}
+            rows = self.rows(_ORIGIN.format(**names))
+            self._origins[table] = _why_elsewhere(table, *rows[0]) if rows else None
+        return self._origins[table]
+
+    def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]:
+        names = {"schema": literal(table.schema), "name": literal(table.name), "column": literal(column.name)}
+        [(cache,)] = self.rows(_SEQUENCE_CACHE.format(**names))
+        if cache is None or cache <= 1 or settings.lookback_ids:
+            return ()
+        return (
+            f"the sequence of `{column.name}` hands out {cache} ids at a time to each connection, so a smaller "
+            "id can be committed after a larger one: set `ceiling.lookback_ids` to read a range of ids again",
+        )
+
+    # --- reading
+
+    @contextmanager
+    def snapshot(self) -> Iterator[str | None]:
+        with errors(self.login):
+            session = connect(self.login)
+            try:
+                run(session, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                [(name,)] = run(session, "SELECT pg_export_snapshot()")
+            except BaseException:
+                postgresql_session.close(session)
+                raise
+        try:
+            yield name
+        finally:
+            postgresql_session.close(session)
+
+    def reader(self) -> Reader:
+        from tidegate.sources.rows import PostgreSQLWire, RowReader
+
+        return RowReader(PostgreSQLWire(self.login))
+
+    def close(self) -> None:
+        self._disconnect()
+        if self._watch is not None:
+            self._watch.close()
+        if self._primary is not None:
+            self._primary.close()
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = connect(self.login)
+        return self._session
+
+    def _disconnect(self) -> None:
+        postgresql_session.close(self._session)
+        self._session = None
+
+
+def _why_elsewhere(table: TableName, kind: str, subscribed: bool) -> CannotSee | None:  # noqa: FBT001 - a fact
+    if kind == "f":
+        return CannotSee(f"`{table.name}` is a foreign table, written on another server", "read it there")
+    if subscribed:
+        reason = f"`{table.name}` is filled by logical replication with the timestamps of another server"
+        return CannotSee(reason, "read it where it is written")
+    return None
+
+
+def _value(column: Column, raw: Any) -> Value:
+    match column.type.kind:
+        case Kind.BYTES:
+            return bytes(raw)
+        case Kind.INT16 | Kind.INT32 | Kind.INT64:
+            return int(raw)
+        case Kind.DECIMAL:
+            return _finite(Decimal(raw))
+        case Kind.DATE:
+            return date_of(raw)
+        case Kind.TIMESTAMP:
+            return timestamp_of(raw)
+        case Kind.INSTANT:
+            return instant_of(raw)
+        case _:
+            return str(raw)
+
+
+def _finite(number: Decimal) -> Decimal:
+    if not number.is_finite():
+        raise ValueError("not a number")
+    return number

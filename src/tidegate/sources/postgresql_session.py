@@ -1,0 +1,136 @@
+"""Sessions with PostgreSQL: pinned, read-only, and with errors that people can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+
+from tidegate.core.errors import ConnectError, SourceError, TidegateError
+from tidegate.core.positions import Value
+from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.sources.values import written
+
+Row = tuple[Any, ...]
+Session = psycopg.Connection[Row]
+
+_PINNED = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "default_transaction_read_only": "on",
+    "idle_in_transaction_session_timeout": "0",
+}
+_REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "not permitted to log in")
+
+
+def connect(login: Login) -> Session:
+    with errors(login):
+        session = psycopg.connect(
+            host=login.host,
+            port=login.port,
+            dbname=login.database,
+            user=login.username,
+            password=login.password,
+            application_name=APPLICATION_NAME,
+            connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            client_encoding="UTF8",
+            autocommit=True,
+            **_tls(login),
+        )
+        pins = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _PINNED.items())
+        run(session, f"SELECT {pins}")
+    return session
+
+
+def run(session: Session, sql: str) -> list[Row]:
+    """Run one statement. Asking for binary results takes the protocol in which a second one is an error."""
+    cursor = session.execute(sql.encode(), binary=True)
+    return cursor.fetchall() if cursor.description else []
+
+
+def close(session: Session | None) -> None:
+    if session is not None:
+        with suppress(psycopg.Error):  # it only read; nothing can be lost with it
+            session.close()
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: Value) -> str:
+    """Text is left untyped, so that it takes the type of what it is compared with: a UUID, an enum, …"""
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return f"'{written(value.astimezone(UTC))}+00'::timestamptz"
+        case datetime():
+            return f"'{written(value)}'::timestamp"
+        case date():
+            return f"'{value.isoformat()}'::date"
+        case Decimal():
+            return format(value, "f")
+        case int():
+            return str(value)
+        case bytes():
+            return f"'\\x{value.hex()}'::bytea"
+        case str():
+            return text_literal(value)
+
+
+def text_literal(value: str) -> str:
+    """The same in every session: with a backslash inside, only E'' does not depend on settings."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return " E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+
+
+@contextmanager
+def errors(login: Login, where: str | None = None) -> Iterator[None]:
+    """Put the driver's errors into words, once for everything that talks to the server."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _in_words(login, error, where) from error
+
+
+def _in_words(login: Login, error: psycopg.Error, where: str | None) -> TidegateError:
+    text = error.diag.message_primary or str(error).strip()
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        return _not_connected(login, text)
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate and error.sqlstate[:2] in ("08", "57"):
+        return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        hint = f'`GRANT SELECT` on the table to "{login.username}"'
+        return SourceError(text, where=where or login.where, hint=hint)
+    return SourceError(text, where=where or login.where)
+
+
+def _not_connected(login: Login, text: str) -> ConnectError:
+    reason = text.rpartition("FATAL:")[2].strip().splitlines()[0] if text else "the connection was lost"
+    if any(phrase in text for phrase in _REFUSED_LOGIN) or f'role "{login.username}" does not exist' in text:
+        return ConnectError(
+            f"the server refused the login of user `{login.username}`: {reason}",
+            where=login.where,
+            hint="check username and password, and pg_hba.conf on the server",
+        )
+    if f'database "{login.database}" does not exist' in text:
+        hint = "check the name of the database"
+        return ConnectError(f"there is no database `{login.database}`", where=login.where, hint=hint)
+    return ConnectError(
+        f"cannot reach the server: {reason}",
+        where=login.where,
+        hint="check host and port, that the server is running, and that no firewall is in between",
+    )
+
+
+def _tls(login: Login) -> dict[str, str]:
+    tls = login.tls
+    files = {"sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
+    return {"sslmode": tls.mode, **{name: path for name, path in files.items() if path}}

@@ -1,0 +1,352 @@
+"""Reading MySQL and MariaDB: connectorx, which is quick, behind a projection that it cannot bend.
+
+What connectorx does with a type was tried out, type by type; only what arrives exactly is selected as it is.
+Its failures are panics, its end is silent, and it reads ahead: see docs/adr/0002-readers.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import ssl
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote as percent
+
+import pyarrow as pa
+import pymysql
+from pymysql.constants import CR, FIELD_TYPE
+
+from tidegate.arrow import arrow_schema
+from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
+from tidegate.core.types import Column, DataType, Kind
+from tidegate.sources.contract import Read
+from tidegate.sources.login import CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.sources.mysql_session import Session, connect, errors, quote, run
+from tidegate.sources.mysql_types import SPATIAL
+from tidegate.sources.readers import exact
+from tidegate.sources.readers.exact import Rule
+
+_SESSION = (
+    "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci",
+    "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1",
+    "SET SESSION net_write_timeout = 3600, time_zone = '+00:00'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION READ ONLY",
+)
+_TLS_MODES = {
+    "disable": "DISABLED",
+    "prefer": "PREFERRED",
+    "require": "REQUIRED",
+    "verify-ca": "VERIFY_CA",
+    "verify-full": "VERIFY_IDENTITY",
+}
+_LARGE_TYPES = frozenset({"mediumtext", "longtext", "mediumblob", "longblob", "json"}) | SPATIAL
+_MOST_LARGE_ROWS = 2048
+"""Rows at once where a value may have megabytes."""
+_MOST_ROWS = 65_536
+
+# --- What is selected --------------------------------------------------------
+
+_INTEGERS = frozenset(
+    {
+        Kind.INT8,
+        Kind.INT16,
+        Kind.INT32,
+        Kind.INT64,
+        Kind.UINT8,
+        Kind.UINT16,
+        Kind.UINT32,
+        Kind.UINT64,
+    }
+)
+_TEXTS = frozenset({Kind.TEXT, Kind.UUID, Kind.JSON})
+_PLAIN_TEXTS = frozenset(
+    {
+        "char",
+        "varchar",
+        "tinytext",
+        "text",
+        "mediumtext",
+        "longtext",
+        "enum",
+        "set",
+        "uuid",
+        "inet4",
+        "inet6",
+    }
+)
+_DATES = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.INSTANT})
+_MOST_SCALED_DIGITS = 18
+
+
+def _plain(name: str, declared: DataType) -> str:
+    del declared
+    return name
+
+
+def _number(name: str, declared: DataType) -> str:
+    del declared
+    return f"{name} + 0"
+
+
+def _as_text(name: str, declared: DataType) -> str:
+    del declared
+    return f"CAST({name} AS CHAR)"
+
+
+def _well_known_binary(name: str, declared: DataType) -> str:
+    del declared
+    return f"ST_AsWKB({name})"
+
+
+def _without_point(name: str, declared: DataType) -> str:
+    """The driver would make every decimal one of 38 digits, 10 of them behind the point, and cut the rest."""
+    if not _is_scaled(declared):
+        return _as_text(name, declared)
+    return f"CAST({name} * {10 ** (declared.scale or 0)} AS SIGNED)"
+
+
+def _with_point(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return (
+        exact.scaled(array, wanted)
+        if wanted.precision <= _MOST_SCALED_DIGITS
+        else exact.decimal(array, wanted)
+    )
+
+
+def _is_scaled(declared: DataType) -> bool:
+    return declared.precision is not None and declared.precision <= _MOST_SCALED_DIGITS
+
+
+RULES = (
+    Rule(frozenset({Kind.BOOL}), frozenset({"bit"}), _number, exact.truth),
+    Rule(frozenset({Kind.BOOL}), None, _plain, exact.truth),
+    Rule(_INTEGERS, frozenset({"bit"}), _number, exact.integer),
+    Rule(_INTEGERS, None, _plain, exact.integer),
+    Rule(frozenset({Kind.FLOAT32, Kind.FLOAT64}), None, _plain, exact.real),
+    Rule(frozenset({Kind.DECIMAL}), None, _without_point, _with_point),
+    Rule(frozenset({Kind.DATE, Kind.TIMESTAMP}), None, _plain, exact.unchanged),
+    Rule(frozenset({Kind.INSTANT}), None, _plain, exact.utc_reading),
+    Rule(_TEXTS, _PLAIN_TEXTS, _plain, exact.text),
+    Rule(_TEXTS, None, _as_text, exact.text),
+    Rule(frozenset({Kind.BYTES}), SPATIAL, _well_known_binary, exact.octets),
+    Rule(frozenset({Kind.BYTES}), None, _plain, exact.octets),
+)
+
+# --- Reading -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MySQLReader:
+    """Reads chunks; connects for each of them anew."""
+
+    login: Login
+
+    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        chosen = exact.projections(read.columns, RULES, quote)
+        schema = arrow_schema(read.columns)
+        stream = _Stream(
+            self.login, read, exact.select(read, chosen), _rows_at_once(read.columns, batch_rows)
+        )
+        with ExitStack() as held, closing(stream.batches()) as batches:
+            held.enter_context(_definition_held(self.login, read))
+            for raw in batches:
+                held.close()  # from its first batch on, the stream's own transaction holds the definition
+                yield from exact.exact(raw, chosen, schema, read)
+
+
+def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
+    large = any(exact.base(column) in _LARGE_TYPES for column in columns)
+    return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
+
+
+@contextmanager
+def _definition_held(login: Login, read: Read) -> Iterator[None]:
+    """Refuse a table that was altered since the read was planned, and let nobody alter it now.
+
+    Two changes would bend values in silence: digits behind the point of a decimal that travels without it,
+    and a wall clock that became an instant. An open transaction that has seen the table holds its definition.
+    This is also where an unreachable server or a refused login shows: at once, not after half a minute.
+    """
+    with closing(connect(login)) as session:
+        with errors(login, exact.place(read)):
+            run(session, "START TRANSACTION READ ONLY")
+            _check_definition(session, read)
+        yield
+
+
+def _check_definition(session: Session, read: Read) -> None:
+    names = ", ".join(f"{quote(column.name)} AS c{number}" for number, column in enumerate(read.columns))
+    with session.cursor() as cursor:
+        cursor.execute(f"SELECT {names} FROM {read.relation} LIMIT 0")
+        described: Any = cursor.description  # typed as text throughout, which it is not
+    for column, (_, code, *_, scale, _) in zip(read.columns, described, strict=True):
+        now = _altered(column, code, scale)
+        if now:
+            raise exact.changed(read, column, now)
+
+
+def _altered(column: Column, code: int, scale: int) -> str | None:
+    """What the column has become, if it is no longer what it was declared to be."""
+    if column.type.kind is Kind.DECIMAL:
+        if code not in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
+            return "not a decimal"
+        return f"a decimal with {scale} digits behind the point" if scale != column.type.scale else None
+    if column.type.kind is Kind.TIMESTAMP and code == FIELD_TYPE.TIMESTAMP:
+        return "timestamp"
+    if column.type.kind is Kind.INSTANT and code == FIELD_TYPE.DATETIME:
+        return "datetime"
+    return None
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The rows of a query, to the last one or with an error."""
+
+    login: Login
+    read: Read
+    select: str
+    rows: int
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        mark = f"tidegate {secrets.token_hex(8)}"
+        with self._failures():
+            stream = iter(self._open(f"SELECT /* {mark} */ {self.select}"))
+        last = self.rows
+        complete = False
+        try:
+            while (raw := self._next(stream)) is not None:
+                last = raw.num_rows
+                yield raw
+            complete = last < self.rows  # it ends with a batch that is short, if only an empty one
+        finally:
+            if not complete:
+                _kill(self.login, mark)
+        if not complete:
+            lost = "the rows ended before the last of them"
+            raise ConnectError(lost, where=self.login.where, hint="run it again")
+
+    def _next(self, stream: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with self._failures():
+            return next(stream, None)
+
+    def _open(self, sql: str) -> Iterable[pa.RecordBatch]:
+        batches: Iterable[pa.RecordBatch] = _connectorx()(
+            _url(self.login),
+            sql,
+            return_type="arrow_stream",
+            protocol="binary",  # the text protocol rounds floats
+            batch_size=self.rows,
+            pre_execution_query=list(_SESSION),
+        )
+        return batches
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Put the driver's failures into words. A Rust panic is no `Exception`, so few would catch it."""
+        try:
+            yield
+        except BaseException as failure:
+            if not (isinstance(failure, RuntimeError) or type(failure).__name__ == "PanicException"):
+                raise
+            text = str(failure).replace(self.login.password or "\0", "***")
+            raise _in_words(self.login, self.read, text) from None  # it may hold the password
+
+
+def _connectorx() -> Callable[..., Any]:
+    os.environ.setdefault("RUST_BACKTRACE", "0")  # what it says is put into words here
+    os.environ.setdefault("RUST_LOG", "off")
+    import connectorx
+
+    return connectorx.read_sql
+
+
+def _url(login: Login) -> str:
+    if login.tls.cert:
+        raise ConfigError(
+            "a MySQL source cannot be read with a client certificate",
+            where=login.where,
+            hint="leave `cert` and `key` out of `tls`",
+        )
+    host = f"[{login.host}]" if ":" in login.host else login.host
+    user, password, database = (
+        percent(part or "", safe="") for part in (login.username, login.password, login.database)
+    )
+    options = "&".join(f"{name}={percent(value, safe='')}" for name, value in _options(login).items())
+    return f"mysql://{user}:{password}@{host}:{login.port}/{database}?{options}"
+
+
+def _options(login: Login) -> dict[str, str]:
+    options = {
+        "ssl-mode": _TLS_MODES[login.tls.mode],
+        # It would follow the server's answer to a socket of this machine, which may be another server's.
+        "prefer_socket": "false",
+        "stmt_cache_size": "0",  # prepared again in the pinned session
+        "tcp_connect_timeout_ms": str(CONNECT_TIMEOUT_SECONDS * 1000),
+        "tcp_keepalive_time_ms": "60000",
+    }
+    if login.tls.mode.startswith("verify"):
+        options["ssl-ca"] = login.tls.ca or ssl.get_default_verify_paths().openssl_cafile
+    return options
+
+
+# --- Failures ----------------------------------------------------------------
+
+_SERVER_SAYS = re.compile(r"MySqlError \{ ERROR (\d+) \(\w+\): (.*?) \}", re.DOTALL)
+
+
+def _in_words(login: Login, read: Read, text: str) -> TidegateError:
+    said = _SERVER_SAYS.search(text)
+    try:
+        with errors(login, exact.place(read)):
+            if said:
+                raise pymysql.err.OperationalError(int(said[1]), said[2])
+            if "Could not connect" in text:
+                raise pymysql.err.OperationalError(CR.CR_CONN_HOST_ERROR, text)
+            if "IO error" in text or "IoError" in text:
+                raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, text)
+    except TidegateError as known:
+        return known
+    return _zero_date(login, read) or SourceError(f"a value cannot be read: {text}", where=exact.place(read))
+
+
+def _zero_date(login: Login, read: Read) -> LossyValue | None:
+    """A date that is no date, such as 0000-00-00 or 2024-00-15, if there is one in the chunk."""
+    dates = [column for column in read.columns if column.type.kind in _DATES]
+    if not dates:
+        return None
+    shown = [f"CAST({quote(name)} AS CHAR)" for name in (*(c.name for c in dates), *read.positions)]
+    zero = [_is_zero(column) for column in dates]
+    sql = (
+        f"SELECT {', '.join([*zero, *shown])} FROM {read.relation} "
+        f"WHERE (\n{read.where}\n) AND ({' OR '.join(zero)}) LIMIT 1"
+    )
+    with closing(connect(login)) as session, errors(login, exact.place(read)):
+        found = run(session, sql)
+    for row in found:
+        flags, values, position = row[: len(dates)], row[len(dates) : 2 * len(dates)], row[2 * len(dates) :]
+        first = [flag == "1" for flag in flags].index(True)
+        named = exact.named_row(zip(read.positions, map(str, position), strict=True))
+        return exact.lossy(read, dates[first], str(values[first]), named)
+    return None
+
+
+def _is_zero(column: Column) -> str:
+    name = quote(column.name)
+    if column.type.kind is Kind.INSTANT:
+        return f"COALESCE({name} = 0, 0)"
+    return f"COALESCE(DAYOFMONTH({name}) = 0 OR MONTH({name}) = 0, 0)"
+
+
+def _kill(login: Login, mark: str) -> None:
+    """End a query that nobody reads any more: the driver would read it to its end."""
+    # It only reads, so nothing is lost if it cannot be ended: it ends by itself.
+    with suppress(TidegateError, pymysql.err.MySQLError), closing(connect(login)) as session:
+        for row in run(session, "SHOW FULL PROCESSLIST"):
+            number, info = row[0], row[7]
+            if info and mark in info and "PROCESSLIST" not in info:
+                run(session, f"KILL CONNECTION {number}")

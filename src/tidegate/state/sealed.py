@@ -1,0 +1,44 @@
+"""A record as text: JSON with a checksum, so that a changed byte is found and never believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.core.errors import DamagedRecord
+
+_SEAL = "check"
+_HINT = "restore it with `tidegate watermark import`, or start over with `tidegate watermark reset`"
+
+
+def seal(body: Mapping[str, Any]) -> str:
+    return json.dumps({**body, _SEAL: _checksum(body)}, allow_nan=False)
+
+
+def unseal(text: str | bytes, where: str) -> dict[str, Any]:
+    """The record in `text`. Raises `DamagedRecord` if it is not exactly what was once sealed."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"it is not JSON: {error}", where) from error
+    if not isinstance(body, dict) or _SEAL not in body:
+        raise damaged("it is JSON, but not a state record", where)
+    found = body.pop(_SEAL)
+    if found != _checksum(body):
+        raise damaged("its checksum does not fit: a part of it was changed", where)
+    return body
+
+
+def damaged(problem: str, where: str) -> DamagedRecord:
+    return DamagedRecord(f"the state record cannot be understood: {problem}", where=where, hint=_HINT)
+
+
+def said(error: Exception) -> str:
+    """What is wrong with a record, in the words of the error it caused."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body).encode()).hexdigest()[:32]

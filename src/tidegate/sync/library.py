@@ -1,0 +1,117 @@
+"""From a project to a running sync: what joins configuration, stores, staging, sources and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tidegate.config.connections import Connections
+from tidegate.config.models import Model, SourceConnection, StagingArea, TargetConnection
+from tidegate.config.pipelines import Pipeline
+from tidegate.config.project import Project
+from tidegate.core.errors import ConfigError, UsageError
+from tidegate.sources.contract import Source
+from tidegate.spark.session import LazySession, SparkSettings
+from tidegate.staging.contract import Staging
+from tidegate.staging.local import LocalStaging
+from tidegate.state.opening import open_store
+from tidegate.state.process import this_process
+from tidegate.sync.clock import new_token, now
+from tidegate.sync.parts import Parts
+from tidegate.sync.pipeline import Request, sync_pipeline
+from tidegate.sync.progress import Progress, Silence
+from tidegate.sync.result import SyncResult
+from tidegate.targets.contract import Target
+
+
+def sync(
+    project: str | Path = ".",
+    pipeline: str | None = None,
+    tables: Sequence[str] = (),
+    *,
+    progress: Progress | None = None,
+) -> SyncResult:
+    """Sync the tables of a pipeline, all of them unless some are named.
+
+    A table that fails does not keep the others from finishing: `result.exit_code` and the results of the
+    tables tell. What keeps all of them from starting is raised as a `TidegateError`.
+    """
+    loaded = Project.load(Path(project))
+    chosen = loaded.pipeline(pipeline or _only_pipeline(loaded))
+    wanted = (tables,) if isinstance(tables, str) else tuple(tables)
+    session = open_session(loaded)
+    parts = open_parts(chosen, command="tidegate.sync")
+    try:
+        return sync_pipeline(
+            chosen,
+            Request(tables=wanted),
+            parts=parts,
+            session=session,
+            progress=progress or Silence(),
+            clock=now,
+            token=new_token,
+        )
+    finally:
+        parts.close()
+
+
+def _only_pipeline(project: Project) -> str:
+    if len(project.pipelines) == 1:
+        return project.pipelines[0]
+    known = ", ".join(project.pipelines) or "none"
+    raise UsageError("name the pipeline to sync", where=str(project.root), hint=f"there are: {known}")
+
+
+def open_parts(pipeline: Pipeline, *, command: str) -> Parts:
+    """The parts of a pipeline. Nothing is connected to yet; `command` is what leases say holds them."""
+    return Parts(
+        store=open_store(pipeline.state),
+        staging=open_staging(pipeline.staging),
+        open_source=partial(_open_source, pipeline.source, pipeline.primary),
+        open_target=partial(target_of, pipeline.target),
+        holder=this_process(command),
+    )
+
+
+def source_of(connections: Connections, name: str) -> Source:
+    """A source by its name, with the primary that its own entry names."""
+    model = connections.source(name)
+    ceiling = getattr(model, "ceiling", None)
+    return _open_source(model, connections.source(ceiling.primary) if ceiling else None)
+
+
+def _open_source(model: SourceConnection, primary: SourceConnection | None) -> Source:
+    from tidegate.sources.opening import open_source
+
+    return open_source(model, primary=primary)
+
+
+def target_of(model: TargetConnection) -> Target:
+    from tidegate.targets.opening import open_target
+
+    return open_target(**_settings(model))
+
+
+def open_staging(model: StagingArea) -> Staging:
+    match model.type:
+        case "local":
+            return LocalStaging(model.path)
+        case "s3":
+            raise ConfigError(model.unavailable() or "staging of type `s3` is not available yet")
+
+
+def _settings(model: Model) -> dict[str, Any]:
+    """An entry of connections.yml as keyword arguments, under the names that the file uses."""
+    return model.model_dump(by_alias=True, exclude_none=True, exclude={"ssh_tunnel", "ceiling"})
+
+
+def open_session(project: Project) -> LazySession:
+    """The project's Spark session, which starts when there is data to move."""
+    return LazySession(spark_settings(project))
+
+
+def spark_settings(project: Project) -> SparkSettings:
+    options = project.spark
+    return SparkSettings(master=options.master, remote=options.remote, conf=dict(options.conf))

@@ -1,0 +1,355 @@
+"""Marks looked at and moved by hand.
+
+Every change goes through the same transitions as a sync's, under the stream's lease: it is in the history
+with its reason, and refused while a run holds the stream. What belongs to one act is held together first and
+written afterwards, so that a stream that is held keeps the whole act from happening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from tidegate.core import transitions
+from tidegate.core import watermark as watermarks
+from tidegate.core.errors import DamagedRecord, UsageError
+from tidegate.core.leases import Holder
+from tidegate.core.positions import Position
+from tidegate.core.receipts import Segment
+from tidegate.core.watermark import Event, RunKind, StreamId, Watermark
+from tidegate.state.contract import Store
+from tidegate.state.hold import HeldStream, hold
+from tidegate.sync.streams import NULL_CURSORS, RANGES, beside
+
+if TYPE_CHECKING:
+    from tidegate.staging.contract import Staging
+
+BACKUP_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Reload:
+    """What `reset --loaded-only` found: the segments that load again, and how many are gone from staging."""
+
+    again: tuple[Segment, ...]
+    gone: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """What a person needs to change marks: the store, a name for the history, the clock and fresh nonces."""
+
+    store: Store
+    holder: Holder
+    clock: Callable[[], datetime]
+    token: Callable[[], str]
+
+    def move(
+        self, stream: StreamId, position: Position | None, *, cursor: tuple[str, ...], reason: str
+    ) -> Watermark:
+        """Set `extracted`. A stream that has never run begins behind the position."""
+        with self._held(stream) as held:
+            now = self.clock()
+            mark = held.watermark or transitions.new(stream, cursor, now)
+            if mark.cursor != cursor and mark.extracted.position is not None:
+                raise UsageError(
+                    "the mark was made with another cursor than the pipeline now names",
+                    where=str(stream),
+                    hint="begin again with `tidegate watermark reset`, then set the mark",
+                )
+            moved, events = transitions.move(replace(mark, cursor=cursor), position, reason=reason, now=now)
+            held.commit(moved, events)
+            return moved
+
+    def reset(self, streams: Sequence[StreamId], *, reason: str) -> list[StreamId]:
+        """Start these streams over; returns those that had anything to forget."""
+        self._set_damaged_aside(
+            {
+                found
+                for stream in streams
+                for found in (stream, beside(stream, RANGES), beside(stream, NULL_CURSORS))
+            }
+        )
+        with self._all_held(streams) as all_held:
+            return [held.stream for held in all_held if self._reset(held, reason)]
+
+    def _reset(self, held: HeldStream, reason: str) -> bool:
+        if held.watermark is None:
+            return False
+        held.commit(*transitions.reset(held.watermark, reason=reason, now=self.clock()))
+        return True
+
+    def reset_extracted(self, streams: Sequence[StreamId], *, reason: str) -> list[StreamId]:
+        """Read the source again from the start; what is pending still loads."""
+        with self._all_held(streams) as all_held:
+            found = [(held, held.watermark) for held in all_held if held.watermark is not None]
+            for held, mark in found:
+                held.commit(*transitions.reset_extracted(mark, reason=reason, now=self.clock()))
+            return [held.stream for held, _ in found]
+
+    def reset_loaded(
+        self, stream: StreamId, staging: Staging, *, replaced: bool, reason: str
+    ) -> Reload | None:
+        """Load again what was loaded and still lies in staging; None if the stream has never run.
+
+        `replaced`: each load takes the place of the whole table, so only the last one counts.
+        """
+        with self._held(stream) as held:
+            mark = held.watermark
+            if mark is None:
+                return None
+            events = self.store.history(stream)
+            past = loaded_segments(events)
+            if replaced:
+                past = _last_run(past, mark)
+            reload = _still_there(past, staging)
+            reopened, events_now = transitions.reset_loaded(
+                mark, reload.again, _schemas(events), reason=reason, now=self.clock()
+            )
+            held.commit(reopened, events_now)
+            return reload
+
+    def rollback(self, stream: StreamId, to: str, *, reason: str) -> Watermark:
+        """Put the mark back to where it was after a run, or at a time."""
+        with self._held(stream) as held:
+            if held.watermark is None:
+                raise UsageError("the table has never run", where=str(stream))
+            position = position_at(self.store.history(stream), to, str(stream))
+            moved, events = transitions.move(held.watermark, position, reason=reason, now=self.clock())
+            held.commit(moved, events)
+            return moved
+
+    def restore(self, marks: Sequence[Watermark], *, reason: str) -> None:
+        """Put saved records back. Run numbers never go back, so nothing old can pass for new."""
+        self._set_damaged_aside([mark.stream for mark in marks])
+        saved = {mark.stream: mark for mark in marks}
+        with self._all_held(list(saved)) as all_held:
+            for held in all_held:
+                now, before = self.clock(), held.watermark
+                mark = saved[held.stream]
+                runs = max(mark.runs, before.runs if before else 0)
+                restored = replace(mark, runs=runs, manual=reason, updated_at=now)
+                held.commit(restored, [_restored(before, restored, reason, now)])
+
+    def _set_damaged_aside(self, streams: Iterable[StreamId]) -> None:
+        for stream in streams:
+            try:
+                self.store.read(stream)
+                self.store.history(stream, limit=1)
+            except DamagedRecord:
+                self.store.set_aside(stream)
+
+    def _held(self, stream: StreamId) -> Any:
+        return hold(self.store, stream, holder=self.holder, clock=self.clock, nonce=self.token())
+
+    @contextmanager
+    def _all_held(self, streams: Sequence[StreamId]) -> Iterator[list[HeldStream]]:
+        with ExitStack() as stack:
+            yield [stack.enter_context(self._held(stream)) for stream in sorted(streams)]
+
+
+# --- Reading the history -------------------------------------------------------
+
+
+def loaded_segments(events: Iterable[Event]) -> list[Segment]:
+    """The segments that were loaded since the stream last started over, each once, in their order."""
+    found: dict[str, Segment] = {}
+    for event in events:
+        if event.kind == "manual" and event.data.get("act") == "reset":
+            found.clear()
+        elif event.kind == "loaded":
+            for data in event.data["segments"]:
+                segment = Segment.from_json(data)
+                found.setdefault(segment.key, segment)
+    return list(found.values())
+
+
+def _schemas(events: Iterable[Event]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for event in events:
+        if event.kind == "loaded":
+            merged.update(event.data["schemas"])
+    return merged
+
+
+def _last_run(segments: list[Segment], mark: Watermark) -> list[Segment]:
+    """The last complete picture of the table; none at all if a newer one is already pending."""
+    if mark.pending or not segments:
+        return []
+    last = max(segment.run for segment in segments)
+    return [segment for segment in segments if segment.run == last]
+
+
+def _still_there(segments: Iterable[Segment], staging: Staging) -> Reload:
+    again: list[Segment] = []
+    gone: list[Segment] = []
+    for segment in segments:
+        found = staging.stat(segment.key)
+        (again if found is not None and found.bytes == segment.bytes else gone).append(segment)
+    return Reload(tuple(again), tuple(gone))
+
+
+def position_at(events: Sequence[Event], to: str, where: str) -> Position | None:
+    """Where `extracted` stood after the run, or at the time, that `to` names."""
+    wanted = to.strip()
+    runs = {event.run_id for event in events if event.kind == "extracted" and event.run_id}
+    named = [run for run in runs if run == wanted] or [run for run in runs if run.startswith(wanted)]
+    if len(named) == 1:
+        past = [event for event in events if event.kind == "extracted" and event.run_id == named[0]]
+    else:
+        moment = _moment(wanted, where, sorted(runs))
+        past = [event for event in events if event.at <= moment and _moves_mark(event)]
+    if not past:
+        raise UsageError(
+            f"the history does not reach back to {wanted}",
+            where=where,
+            hint="`tidegate watermark history` tells how far it goes; `watermark set` moves it anywhere",
+        )
+    return _position_after(past[-1])
+
+
+def _moves_mark(event: Event) -> bool:
+    if event.kind == "manual":
+        return event.data.get("act") in ("set", "reset", "import")
+    return event.kind == "extracted"
+
+
+def _position_after(event: Event) -> Position | None:
+    data = event.data.get("position") if event.kind == "extracted" else event.data.get("to")
+    return Position.from_json(data) if data else None
+
+
+def _moment(text: str, where: str, runs: Sequence[str]) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        known = f"; the last runs are {', '.join(runs[-3:])}" if runs else ""
+        raise UsageError(
+            f"`{text}` is neither a finished run of this table nor a time",
+            where=where,
+            hint=f"write a run's id, or a time in UTC like 2025-08-01 12:30:00{known}",
+        ) from None
+    from datetime import UTC
+
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _restored(before: Watermark | None, mark: Watermark, reason: str, now: datetime) -> Event:
+    return Event(
+        "manual",
+        now,
+        None,
+        {
+            "act": "import",
+            "reason": reason,
+            "from": _position_json(before),
+            "to": _position_json(mark),
+            "replaced": watermarks.to_json(before) if before else None,
+        },
+    )
+
+
+def _position_json(mark: Watermark | None) -> list[Any] | None:
+    position = mark.extracted.position if mark else None
+    return position.to_json() if position else None
+
+
+# --- Backup --------------------------------------------------------------------
+
+
+def backup(marks: Iterable[Watermark], now: datetime) -> dict[str, Any]:
+    """Records as a document that `restore` takes back."""
+    return {
+        "tidegate_backup": BACKUP_FORMAT,
+        "exported_at": now.isoformat(),
+        "streams": [watermarks.to_json(mark) for mark in marks],
+    }
+
+
+def read_backup(data: Any, where: str) -> list[Watermark]:
+    """The records of such a document; older state formats are brought up to date on the way."""
+    if not isinstance(data, Mapping) or "tidegate_backup" not in data:
+        hint = "give the file that `tidegate watermark export` has written"
+        raise UsageError("this is not a backup of marks", where=where, hint=hint)
+    if data["tidegate_backup"] != BACKUP_FORMAT or not isinstance(data.get("streams"), list):
+        raise UsageError("this backup was written by another version", where=where)
+    return [watermarks.from_json(item) for item in data["streams"]]
+
+
+# --- As JSON, for other programs -----------------------------------------------
+
+
+def describe_mark(
+    stream: StreamId, version: int, mark: Watermark | None, *, held_by: str | None
+) -> dict[str, Any]:
+    """The state of a stream in the form that other programs rely on."""
+    extracted = mark.extracted if mark else watermarks.Extracted()
+    loaded = mark.loaded if mark else watermarks.Loaded()
+    moment, ids = split_position(extracted.position)
+    return {
+        "table_name": stream.name,
+        "pipeline": stream.pipeline,
+        "version": version,
+        "extracted": {
+            "timestamp": moment,
+            "id": ids,
+            "rows_total": extracted.rows_total,
+            "rows_last_run": extracted.rows_last_run,
+            "at": _iso(extracted.at),
+            "status": extracted_status(mark, held=held_by is not None),
+        },
+        "loaded": {
+            "rows_total": loaded.rows_total,
+            "at": _iso(loaded.at),
+            "status": loaded_status(mark),
+        },
+        "pending_files": [segment.key for segment in mark.pending] if mark else [],
+        "last_error": mark.last_error if mark else None,
+        "manual": mark.manual if mark else None,
+        "held_by": held_by,
+        "created_at": _iso(mark.created_at) if mark else None,
+        "updated_at": _iso(mark.updated_at) if mark else None,
+    }
+
+
+def split_position(position: Position | None) -> tuple[str | None, Any]:
+    """A position's timestamp and its id, as JSON has them; a composite id is a list."""
+    from datetime import date
+
+    values = position.values if position else ()
+    moments = [value.isoformat() for value in values[:1] if isinstance(value, date)]
+    ids = [_plain(value) for value in values[len(moments) :]]
+    return (moments[0] if moments else None), (ids[0] if len(ids) == 1 else ids or None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return value if isinstance(value, int | str) else str(value)
+
+
+def extracted_status(mark: Watermark | None, *, held: bool) -> str:
+    if mark is None or mark.run is None:
+        return "never"
+    if not mark.run.state.open:
+        return "success"
+    if held:
+        return "running"
+    return "failed" if mark.run.state is watermarks.RunState.FAILED else "interrupted"
+
+
+def loaded_status(mark: Watermark | None) -> str:
+    if mark is not None and mark.pending:
+        return "pending"
+    return "success" if mark is not None and mark.loaded.at else "never"
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def is_snapshot(mark: Watermark) -> bool:
+    return mark.run is not None and mark.run.kind is RunKind.SNAPSHOT

@@ -1,0 +1,118 @@
+"""Ranges read beside the mark: `--from/--to`, and history behind a live mark.
+
+A range has a stream of its own, with its own lease and its own marks, so it never disturbs the table's.
+Ranges that were read are remembered, and a table that is appended to is never given one twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tidegate.core import transitions
+from tidegate.core.ceiling import Ceiling
+from tidegate.core.errors import UsageError
+from tidegate.core.strategies import WriteMode
+from tidegate.core.watermark import RunState, Watermark
+from tidegate.core.windows import Window, subtract
+from tidegate.sources.contract import Source
+from tidegate.state.hold import HeldStream
+from tidegate.sync.job import TableJob
+from tidegate.sync.planning import WindowPlan, parse_position
+from tidegate.sync.streams import RANGES, beside
+from tidegate.sync.table import Passage, TableSync
+
+
+def range_job(job: TableJob) -> TableJob:
+    stream = beside(job.stream, RANGES)
+    return replace(job, stream=stream, target=replace(job.target, stream=stream))
+
+
+@dataclass(frozen=True)
+class RangePlan:
+    """What of a wanted range is left to read, below a commit-safe ceiling like any other window's."""
+
+    wanted: Window
+    windows: tuple[Window, ...]
+    ceiling: Ceiling
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        nothing = () if self.windows else (f"nothing of {self.wanted} is left to read",)
+        return (*self.ceiling.warnings, *nothing)
+
+
+def plan_range(
+    source: Source,
+    job: TableJob,
+    side: Watermark | None,
+    main: Watermark | None,
+    *,
+    low: str | None,
+    high: str | None,
+) -> RangePlan:
+    """`side` is the state of the ranges' own stream, `main` that of the table's. Changes nothing."""
+    if not job.settings.incremental or not job.order:
+        raise UsageError("a range needs a cursor, and this table is read whole", where=job.settings.table)
+    wanted = _window(job, low, high)
+    ceiling = source.freeze(job.relation, job.settings.cursor, job.settings.ceiling)
+    end = wanted.high
+    if end is None or (ceiling.position is not None and ceiling.position.compare(end) == -1):
+        end = ceiling.position
+    if ceiling.position is None or end is None or (wanted.low is not None and end.compare(wanted.low) == -1):
+        return RangePlan(wanted, (), ceiling)
+    return RangePlan(wanted, tuple(_uncovered(job, Window(wanted.low, end), side, main)), ceiling)
+
+
+def sync_range(
+    sync: TableSync,
+    held: HeldStream,
+    job: TableJob,
+    main: Watermark | None,
+    *,
+    low: str | None,
+    high: str | None,
+) -> Passage:
+    """Finish a range that was interrupted, then read what is left of this one."""
+    sync.finish_interrupted(held, job)
+    _remember(sync, held)
+    plan = plan_range(sync.source, job, held.watermark, main, low=low, high=high)
+    for note in plan.notes:
+        sync.progress.note(job.stream, note)
+    for window in plan.windows:
+        sync.through(held, job, WindowPlan(window, plan.ceiling))
+        _remember(sync, held)
+    return Passage(plan.wanted if plan.windows else None, plan.ceiling, plan.ceiling.warnings)
+
+
+def _uncovered(job: TableJob, wanted: Window, side: Watermark | None, main: Watermark | None) -> list[Window]:
+    """Merging a range again is harmless; appending it again would double its rows.
+
+    What lies ahead of the mark is the table's own to bring.
+    """
+    if job.target.mode is not WriteMode.APPEND:
+        return [wanted]
+    if main is None or main.extracted.position is None:
+        raise UsageError(
+            "the table is appended to and has no mark yet: its first sync would read the range again",
+            where=job.settings.table,
+            hint="sync the table first; `default_start` says where it begins",
+        )
+    covered = [*main.covered, Window(main.began, None), *(side.covered if side else ())]
+    return [window for window in subtract(wanted, covered) if not window.empty]
+
+
+def _window(job: TableJob, low: str | None, high: str | None) -> Window:
+    try:
+        return Window(parse_position(job, low) if low else None, parse_position(job, high) if high else None)
+    except ValueError as error:
+        raise UsageError(str(error), where=job.settings.table) from None
+
+
+def _remember(sync: TableSync, held: HeldStream) -> None:
+    """Cover the window of the run that has just finished, or was finished before a crash."""
+    mark = held.watermark
+    if mark is None or mark.run is None or mark.run.state is not RunState.SUCCEEDED:
+        return
+    covered = transitions.cover(mark, mark.run.window, sync.clock())
+    if covered.covered != mark.covered:
+        held.commit(covered)

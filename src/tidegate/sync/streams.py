@@ -1,0 +1,22 @@
+"""The streams of a table: its own, and those beside it."""
+
+from __future__ import annotations
+
+from tidegate.core.watermark import StreamId
+
+RANGES = "@ranges"
+"""Ranges that were asked for with `--from` and `--to`."""
+NULL_CURSORS = "@null-cursor"
+"""Rows without a cursor value, followed by id."""
+
+
+def beside(stream: StreamId, suffix: str) -> StreamId:
+    return StreamId(stream.pipeline, stream.name + suffix)
+
+
+def owner(stream: StreamId) -> StreamId:
+    """The table's own stream."""
+    for suffix in (RANGES, NULL_CURSORS):
+        if stream.name.endswith(suffix):
+            return StreamId(stream.pipeline, stream.name.removesuffix(suffix))
+    return stream

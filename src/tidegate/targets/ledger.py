@@ -1,0 +1,65 @@
+"""The ledger: which segments a target holds. Its rows are written in the transaction that loads theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tidegate.core.watermark import StreamId
+
+
+class Queries(Protocol):
+    """What the ledger needs of a session; parameters are written `$1`, `$2`."""
+
+    def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
+
+    def change(self, sql: str, parameters: Sequence[object] = ()) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    relation: str
+    session: Queries
+
+    def create(self) -> None:
+        self.session.change(
+            f'CREATE TABLE {self.relation} ("pipeline" text NOT NULL, "stream" text NOT NULL, '
+            '"generation" bigint NOT NULL, "segment" text NOT NULL, "run" bigint NOT NULL, '
+            '"rows" bigint NOT NULL, "loaded_at" timestamptz NOT NULL, '
+            'PRIMARY KEY ("pipeline", "stream", "generation", "segment"))'
+        )
+
+    def held(self, stream: StreamId, generation: int, keys: Sequence[str]) -> frozenset[str]:
+        rows = self.session.rows(
+            f'SELECT "segment" FROM {self.relation} WHERE "pipeline" = $1 AND "stream" = $2 '
+            'AND "generation" = $3 AND "segment" = ANY($4)',
+            [stream.pipeline, stream.name, generation, list(keys)],
+        )
+        return frozenset(key for (key,) in rows)
+
+    def last_run(self, stream: StreamId) -> int:
+        [(run,)] = self.session.rows(
+            f'SELECT COALESCE(max("run"), 0) FROM {self.relation} WHERE "pipeline" = $1 AND "stream" = $2',
+            [stream.pipeline, stream.name],
+        )
+        return int(run)
+
+    def knows_newer(self, stream: StreamId, generation: int, run: int) -> bool:
+        """Whether a later run has been loaded.
+
+        An older snapshot that is loaded again on purpose has a new generation and gives way to none.
+        """
+        [(count,)] = self.session.rows(
+            f'SELECT count(*) FROM {self.relation} WHERE "pipeline" = $1 AND "stream" = $2 '
+            'AND "generation" >= $3 AND "run" > $4',
+            [stream.pipeline, stream.name, generation, run],
+        )
+        return bool(count)
+
+    def record(self, stream: StreamId, generation: int, segment: str, run: int, rows: int) -> None:
+        self.session.change(
+            f'INSERT INTO {self.relation} ("pipeline", "stream", "generation", "segment", "run", "rows", '
+            '"loaded_at") VALUES ($1, $2, $3, $4, $5, $6, now())',
+            [stream.pipeline, stream.name, generation, segment, run, rows],
+        )

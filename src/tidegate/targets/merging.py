@@ -1,0 +1,95 @@
+"""The SQL that lets the newest version of each row win, whatever the order in which versions arrive.
+
+It is the same for every SQL target: an UPDATE of the rows that are there and an INSERT of those that are
+not. Neither needs a unique index, so it works on a table that somebody else made. Measured on DuckDB with
+300,000 rows into 450,000: UPDATE and INSERT 0.15 to 0.4 s, MERGE INTO the same, DELETE and INSERT twice as
+long on updates, and ON CONFLICT needs a primary key, whose index costs half as much space again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate.targets.contract import RUN_COLUMN
+from tidegate.targets.ddl import listed, quote
+
+_RANK = "_tidegate_rank"
+
+
+def newest(batch: str, columns: Sequence[str], key: Sequence[str], cursor: Sequence[str]) -> str:
+    """One row of each key, the newest by (cursor, run). A missing cursor is older than any."""
+    order = [f"{quote(name)} DESC NULLS LAST" for name in (*cursor, RUN_COLUMN)]
+    return (
+        f"SELECT {listed(columns)} FROM (SELECT {listed(columns)}, row_number() OVER "
+        f"(PARTITION BY {listed(key)} ORDER BY {', '.join(order)}) AS {quote(_RANK)} FROM {batch}) AS ranked "
+        f"WHERE {quote(_RANK)} = 1"
+    )
+
+
+def doubled(batch: str, key: Sequence[str]) -> str:
+    """Whether any key comes twice. Mostly none does, and ranking whole rows is what costs most."""
+    twice = f"SELECT 1 FROM {batch} GROUP BY {listed(key)} HAVING count(*) > 1"
+    return f"SELECT EXISTS ({twice})"
+
+
+def missing(batch: str, key: Sequence[str]) -> str:
+    """How many rows lack each of the key's columns."""
+    counts = ", ".join(f"count(*) - count({quote(name)})" for name in key)
+    return f"SELECT {counts} FROM {batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """`incoming` holds one row of each key, `table` is where they go."""
+
+    table: str
+    incoming: str
+    columns: Sequence[str]
+    """What the incoming rows have, and the table too."""
+    key: Sequence[str]
+    cursor: Sequence[str] = ()
+    blank: Sequence[str] = ()
+    """Columns that the incoming rows do not have: a newer version of a row has nothing in them."""
+    sparse_key: Sequence[str] = ()
+    """Columns of the key that are NULL in some rows, where that is allowed; NULL is then a value."""
+
+    def update(self) -> str:
+        """Overwrite the rows that are not newer."""
+        brought = [name for name in self.columns if name not in self.key]
+        settings = [f"{quote(name)} = incoming.{quote(name)}" for name in brought]
+        settings += [f"{quote(name)} = NULL" for name in self.blank]
+        return (
+            f"UPDATE {self.table} AS existing SET {', '.join(settings)} FROM {self.incoming} AS incoming "
+            f"WHERE {self._same()} AND {_not_older(self.cursor)}"
+        )
+
+    def insert(self) -> str:
+        """Add the rows that are not there."""
+        return (
+            f"INSERT INTO {self.table} ({listed(self.columns)}) SELECT {listed(self.columns)} "
+            f"FROM {self.incoming} AS incoming "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {self.table} AS existing WHERE {self._same()})"
+        )
+
+    def _same(self) -> str:
+        # Plain equality is what joins can hash; it is given up only for columns that need more.
+        return " AND ".join(
+            f"existing.{quote(name)} {'IS NOT DISTINCT FROM' if name in self.sparse_key else '='} "
+            f"incoming.{quote(name)}"
+            for name in self.key
+        )
+
+
+def _not_older(cursor: Sequence[str]) -> str:
+    """Whether (cursor, run) of the incoming row is at or after the existing row's.
+
+    Rows from before the run column was there count as older than any run.
+    """
+    if not cursor:
+        return f"incoming.{quote(RUN_COLUMN)} >= COALESCE(existing.{quote(RUN_COLUMN)}, 0)"
+    mine, theirs = f"incoming.{quote(cursor[0])}", f"existing.{quote(cursor[0])}"
+    return (
+        f"({mine} > {theirs} OR ({mine} IS NOT NULL AND {theirs} IS NULL) "
+        f"OR ({mine} IS NOT DISTINCT FROM {theirs} AND {_not_older(cursor[1:])}))"
+    )

@@ -1,0 +1,69 @@
+"""From a target's settings to a target. A new target is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidegate.core.errors import ConfigError
+from tidegate.targets.contract import Target
+
+
+def open_target(type: str, **settings: Any) -> Target:
+    """The target that an entry of `connections.yml` describes. Nothing is connected to yet.
+
+    Settings that are None count as not given, and a secret may come wrapped.
+    """
+    opener = _TARGETS.get(type)
+    if opener is None:
+        raise ConfigError(f"there is no target of type `{type}`", hint=f"types are {', '.join(_TARGETS)}")
+    given = {name: value for name, value in settings.items() if value is not None}
+    try:
+        return opener(**given)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a target of type `{type}` needs the package {error.name}, which is not installed",
+            hint=f"pip install 'tidegate[{type}]'",
+        ) from error
+
+
+def _duckdb(path: str | Path, schema: str = "main") -> Target:
+    from tidegate.targets.duckdb import DuckDbTarget
+
+    return DuckDbTarget(path, schema)
+
+
+def _postgresql(
+    *,
+    host: str,
+    database: str,
+    username: str,
+    port: int = 5432,
+    password: Any = None,
+    schema: str = "public",
+    tls: Mapping[str, Any] | None = None,
+) -> Target:
+    from tidegate.targets.postgresql import PostgresTarget
+
+    secret = password.get_secret_value() if hasattr(password, "get_secret_value") else password
+    return PostgresTarget(
+        host=host,
+        port=port,
+        database=database,
+        user=username,
+        password=secret,
+        schema=schema,
+        options=_tls(tls or {}),
+    )
+
+
+def _tls(tls: Mapping[str, Any]) -> dict[str, str]:
+    names = {"mode": "sslmode", "ca": "sslrootcert", "cert": "sslcert", "key": "sslkey"}
+    return {names[name]: str(value) for name, value in tls.items() if value is not None}
+
+
+_TARGETS: dict[str, Callable[..., Target]] = {
+    "duckdb": _duckdb,
+    "postgresql": _postgresql,
+}

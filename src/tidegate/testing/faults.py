@@ -1,0 +1,62 @@
+"""Faults on purpose: a part that kills its process at a chosen call.
+
+Every part of a sync stands behind a contract, so a fault needs no hook in the product: wrap the part.
+A wrapped staging travels to Spark's workers and kills those.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Moment(StrEnum):
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Die at the n-th call of a method, just before it or just after it."""
+
+    method: str
+    nth: int = 1
+    moment: Moment = Moment.BEFORE
+    only_in_workers: bool = False
+    """Spare the process that made the fault: die only where a copy of it has travelled."""
+    home: int = field(default_factory=os.getpid)
+
+    def strike(self, calls: int, moment: Moment) -> None:
+        spared = self.only_in_workers and os.getpid() == self.home
+        if calls == self.nth and moment is self.moment and not spared:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Faulty:
+    """Behaves like the part it wraps, until the fault strikes."""
+
+    def __init__(self, part: Any, fault: Fault) -> None:
+        self._part = part
+        self._fault = fault
+        self._calls = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Faulty, (self._part, self._fault)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._part, name)
+        return self._striking(value) if name == self._fault.method else value
+
+    def _striking(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            self._fault.strike(self._calls, Moment.BEFORE)
+            result = method(*args, **kwargs)
+            self._fault.strike(self._calls, Moment.AFTER)
+            return result
+
+        return call

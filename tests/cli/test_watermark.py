@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, Shop
+from tidegate.core.watermark import StreamId
+
+
+def test_get_as_json_has_the_agreed_form(shop: Shop, run: Run) -> None:
+    shop.extract(1, rows=7)
+    shop.load()
+    shop.extract(2, rows=3)
+    result = run("watermark", "get", "-t", "orders", "--json")
+    assert result.exit_code == 0
+    data = json.loads(result.stdout)
+    assert data["table_name"] == "orders"
+    assert data["pipeline"] == "shop"
+    assert data["version"] == shop.store.read(StreamId("shop", "orders")).version
+    assert data["extracted"] == {
+        "timestamp": "2025-08-01T14:00:00",
+        "id": 102,
+        "rows_total": 10,
+        "rows_last_run": 3,
+        "at": data["extracted"]["at"],
+        "status": "success",
+    }
+    assert data["loaded"] == {"rows_total": 7, "at": data["loaded"]["at"], "status": "pending"}
+    assert [Path(key).suffix for key in data["pending_files"]] == [".parquet"]
+    assert {"last_error", "manual", "created_at", "updated_at"} <= data.keys()
+    assert "loaded_files" not in data
+
+
+def test_get_shows_loaded_files_from_the_history(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    [segment] = shop.mark().pending
+    shop.load()
+    data = json.loads(run("watermark", "get", "-t", "orders", "--json", "--show-files").stdout)
+    assert data["loaded_files"] == [segment.key]
+    assert segment.key in run("watermark", "get", "-t", "orders", "--show-files").stdout
+
+
+def test_get_of_a_table_that_never_ran_says_so(run: Run) -> None:
+    assert "has never run" in run("watermark", "get", "-t", "orders").stdout
+    data = json.loads(run("watermark", "get", "-t", "orders", "--json").stdout)
+    assert (data["version"], data["extracted"]["status"]) == (0, "never")
+
+
+def test_an_unknown_table_is_refused_with_the_nearest_spelling(run: Run) -> None:
+    result = run("watermark", "get", "-t", "ordres")
+    assert result.exit_code == 2
+    assert "did you mean `orders`?" in result.stderr
+
+
+def test_get_names_who_holds_the_table(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    with shop.hold():
+        data = json.loads(run("watermark", "get", "-t", "orders", "--json").stdout)
+    assert data["held_by"].startswith("a test (process ")
+
+
+def test_list_shows_tables_that_never_ran_too(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    lines = run("watermark", "list").stdout.splitlines()
+    assert len(lines) == 4
+    assert "2025-08-01 13:00:00 / 101" in lines[1]
+    assert "never ran" in lines[2]
+    assert [item["table_name"] for item in json.loads(run("watermark", "list", "--json").stdout)] == [
+        "orders",
+        "customers",
+        "countries",
+    ]
+
+
+def test_history_tells_runs_loads_and_changes_by_hand(shop: Shop, run: Run) -> None:
+    run_id = shop.extract(1)
+    shop.load()
+    run("watermark", "reset", "-t", "orders", "--yes", "--reason", "a fresh start")
+    text = run("watermark", "history", "-t", "orders").stdout
+    assert run_id in text
+    assert "10 rows in 1 files" in text
+    assert "reset: a fresh start" in text
+    kinds = [
+        event["kind"] for event in json.loads(run("watermark", "history", "-t", "orders", "--json").stdout)
+    ]
+    assert kinds == ["planned", "extracted", "loaded", "manual"]
+
+
+# --- Changes by hand -----------------------------------------------------------
+
+
+def test_reset_starts_a_table_and_the_streams_beside_it_over(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    shop.extract(1, table="orders@ranges")
+    shop.extract(1, table="customers")
+    assert run("watermark", "reset", "-p", "shop", "-t", "orders", "--yes").exit_code == 0
+    for table in ("orders", "orders@ranges"):
+        mark = shop.mark(table)
+        assert mark.extracted.position is None
+        assert mark.pending == ()
+        assert mark.generation == 2
+    assert shop.mark("customers").extracted.position is not None
+
+
+def test_reset_asks_and_without_a_terminal_wants_a_yes(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    result = run("watermark", "reset", "-t", "orders")
+    assert result.exit_code == 2
+    assert "--yes" in result.stderr
+    assert shop.mark().extracted.position is not None
+
+
+def test_reset_wants_to_know_what(run: Run) -> None:
+    assert run("watermark", "reset", "--yes").exit_code == 2
+
+
+def test_reset_is_refused_while_a_run_holds_the_table(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    shop.extract(1, table="orders@ranges")
+    with shop.hold("orders@ranges"):
+        result = run("watermark", "reset", "-t", "orders", "--yes")
+    assert result.exit_code == 3
+    assert "held by a test (process " in result.stderr
+    assert shop.mark("orders").extracted.position is not None  # all of it, or nothing
+
+
+@pytest.mark.parametrize("flag", ["--extracted-only", "--mysql-only"])
+def test_reset_extracted_only_keeps_what_is_pending(shop: Shop, run: Run, flag: str) -> None:
+    shop.extract(1)
+    assert run("watermark", "reset", "-t", "orders", flag, "--force").exit_code == 0
+    mark = shop.mark()
+    assert mark.extracted.position is None
+    assert len(mark.pending) == 1
+
+
+@pytest.mark.parametrize("flag", ["--loaded-only", "--redshift-only"])
+def test_reset_loaded_only_loads_again_what_still_lies_in_staging(shop: Shop, run: Run, flag: str) -> None:
+    shop.extract(1, rows=7)
+    shop.extract(2, rows=5)
+    first, second = shop.mark().pending
+    shop.load()
+    shop.staging.delete([first.key])
+    result = run("watermark", "reset", "-t", "orders", flag, "--yes")
+    assert result.exit_code == 0
+    assert "1 files with 5 rows will be loaded again" in result.stdout
+    assert "1 loaded files with 7 rows are gone from staging" in result.stderr
+    mark = shop.mark()
+    assert mark.pending == (second,)
+    assert mark.generation == 2
+    assert dict(mark.schemas).keys() == {second.schema}
+    assert mark.extracted.position is not None
+
+
+def test_reset_loaded_only_forgets_what_came_before_a_reset(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    shop.load()
+    run("watermark", "reset", "-t", "orders", "--yes")
+    shop.extract(2)
+    [last] = shop.mark().pending
+    shop.load()
+    run("watermark", "reset", "-t", "orders", "--loaded-only", "--yes")
+    assert shop.mark().pending == (last,)
+
+
+def test_rollback_puts_the_mark_back_to_a_run(shop: Shop, run: Run) -> None:
+    first = shop.extract(1)
+    after_first = shop.mark().extracted.position
+    shop.extract(2)
+    result = run("watermark", "rollback", "-t", "orders", "--to", first, "--reason", "bad rows")
+    assert result.exit_code == 0
+    mark = shop.mark()
+    assert mark.extracted.position == after_first
+    assert mark.manual == "bad rows"
+
+
+def test_rollback_puts_the_mark_back_to_a_time(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    after_first = shop.mark()
+    shop.extract(2)
+    to = after_first.updated_at.isoformat()
+    assert run("watermark", "rollback", "-t", "orders", "--to", to, "--reason", "why").exit_code == 0
+    assert shop.mark().extracted.position == after_first.extracted.position
+
+
+@pytest.mark.parametrize("to", ["r99", "2001-01-01", "yesterday"])
+def test_rollback_to_what_the_history_does_not_know_changes_nothing(shop: Shop, run: Run, to: str) -> None:
+    shop.extract(1)
+    before = shop.mark()
+    result = run("watermark", "rollback", "-t", "orders", "--to", to, "--reason", "why")
+    assert result.exit_code == 2
+    assert shop.mark() == before
+
+
+def test_rollback_wants_a_reason(shop: Shop, run: Run) -> None:
+    first = shop.extract(1)
+    assert run("watermark", "rollback", "-t", "orders", "--to", first).exit_code == 2
+    assert run("watermark", "rollback", "-t", "orders", "--to", first, "--reason", " ").exit_code == 2
+
+
+# --- Check, export, import -----------------------------------------------------
+
+
+def test_check_finds_nothing_wrong_with_a_sound_state(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    result = run("watermark", "check")
+    assert result.exit_code == 0
+    assert "nothing wrong" in result.stdout
+
+
+def test_check_finds_pending_files_that_are_gone(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    [segment] = shop.mark().pending
+    shop.staging.delete([segment.key])
+    result = run("watermark", "check")
+    assert result.exit_code == 4
+    assert f"{segment.key} is gone" in result.stderr
+    assert "tidegate watermark reset -p shop -t orders" in result.stderr
+
+
+def test_check_finds_a_mark_in_the_future(shop: Shop, run: Run) -> None:
+    shop.extract(24 * 365 * 100)
+    result = run("watermark", "check", "--json")
+    assert result.exit_code == 4
+    [finding] = json.loads(result.stdout)
+    assert "lies in the future" in finding["problem"]
+    assert finding["repair"].startswith("tidegate watermark rollback -p shop -t orders")
+
+
+def test_check_finds_damaged_records_and_reset_repairs_them(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    [record] = (shop.root / "state/watermarks").glob("*.json")
+    record.write_text("{ not json")
+    result = run("watermark", "check")
+    assert result.exit_code == 4
+    assert str(record) in result.stderr
+    assert run("watermark", "reset", "-t", "orders", "--yes").exit_code == 0
+    assert run("watermark", "check").exit_code == 0
+    assert list(record.parent.glob("*.damaged-*"))
+
+
+def test_export_and_import_bring_a_lost_state_back(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    shop.extract(1, table="orders@ranges")
+    saved = shop.mark()
+    backup = shop.root / "backup.json"
+    assert run("watermark", "export", str(backup), "--all").exit_code == 0
+    shop.extract(5)
+    runs = shop.mark().runs
+    assert run("watermark", "import", str(backup), "--all", "--yes", "--reason", "restored").exit_code == 0
+    mark = shop.mark()
+    assert mark.extracted == saved.extracted
+    assert mark.pending == saved.pending
+    assert mark.runs == runs  # never back, so that nothing old can pass for new
+    assert mark.manual == "restored"
+    [*_, event] = shop.store.history(StreamId("shop", "orders"))
+    assert (event.kind, event.data["act"], event.data["reason"]) == ("manual", "import", "restored")
+
+
+def test_import_is_refused_while_a_run_holds_a_table(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    backup = shop.root / "backup.json"
+    run("watermark", "export", str(backup), "--all")
+    with shop.hold():
+        assert run("watermark", "import", str(backup), "--all", "--yes").exit_code == 3
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tidegate_backup": 99, "streams": []}'])
+def test_import_refuses_what_is_no_backup(shop: Shop, run: Run, text: str) -> None:
+    file = shop.root / "backup.json"
+    file.write_text(text)
+    assert run("watermark", "import", str(file), "--all", "--yes").exit_code == 2

@@ -1,0 +1,44 @@
+"""The reference says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.config.conftest import Folder
+from tidegate.config import models
+from tidegate.config.binding import keys_of
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text(encoding="utf-8")
+MODELS = [
+    model
+    for model in vars(models).values()
+    if isinstance(model, type) and issubclass(model, models.Model) and model is not models.Model
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.__name__))
+def test_every_key_is_explained(model: type[models.Model]) -> None:
+    marked = re.findall(r"`[^`\n]*`|^#+ .*$", PAGE, re.MULTILINE)
+    assert set(keys_of(model)) <= set(re.findall(r"\w+", " ".join(marked)))
+
+
+def test_its_examples_are_a_valid_project(folder: Folder) -> None:
+    connections, pipeline = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    folder.connections(connections).pipeline(pipeline)
+    project = folder.load(dict.fromkeys(re.findall(r"\$\{(\w+)\}", connections), "x"))
+    project.validate()
+    assert project.pipeline("shop").source.type == "mysql"
+
+
+def test_its_links_lead_somewhere() -> None:
+    titles = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([^)]*)\)", PAGE)) <= anchors
+
+
+def test_the_message_it_shows_is_the_real_one(folder: Folder) -> None:
+    folder.table("cdc_stategy: hybrid\ncdc_id_column: id")
+    assert folder.error() in PAGE

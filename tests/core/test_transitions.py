@@ -1,0 +1,373 @@
+"""No sequence of transitions loses a pending segment, and no mark moves backwards by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.core.generated import NOW
+from tidegate.core import transitions
+from tidegate.core.errors import InvariantBroken, UsageError
+from tidegate.core.positions import Position
+from tidegate.core.receipts import Receipt, Segment
+from tidegate.core.watermark import (
+    Candidate,
+    Event,
+    Run,
+    RunKind,
+    StreamId,
+    Watermark,
+    from_json,
+    to_json,
+)
+from tidegate.core.windows import Chunk, Window
+
+STREAM = StreamId("shop", "orders")
+steps = st.integers(1, 12)
+
+
+def number(position: Position | None) -> int:
+    """Where a position lies on the line; the beginning lies before everything."""
+    if position is None:
+        return -1000
+    value = position.values[0]
+    assert isinstance(value, int)
+    return value
+
+
+def receipt(run: Run, chunk: Chunk, *, rows: int, schema: str = "s0") -> Receipt:
+    key = f"{run.id}/{run.chunks_done + chunk.number}"
+    segment = Segment(key, rows, rows, "e", "c", run.number, chunk.number, chunk.window, schema)
+    return Receipt(run.id, chunk.number, "a", chunk.window, rows, None, None, segment if rows else None)
+
+
+class Life(RuleBasedStateMachine):
+    """A stream that is planned, extracted, loaded, interrupted and moved by hand in any order."""
+
+    kind = RunKind.INCREMENTAL
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mark = transitions.new(STREAM, ("id",), NOW)
+        self.history: list[Event] = []
+        self.visible: set[str] = set()
+        """Every segment that ever was the target's to load."""
+        self.numbers = count(1)
+        self.now = NOW
+
+    # --- How the state changes -------------------------------------------------
+
+    def become(self, mark: Watermark, events: tuple[Event, ...] = ()) -> None:
+        by_hand = any(event.kind == "manual" for event in events)
+        before = self.mark
+        if not by_hand and self.kind is RunKind.INCREMENTAL:
+            assert number(mark.extracted.position) >= number(before.extracted.position)
+            assert number(mark.loaded.position) >= number(before.loaded.position)
+        assert mark.runs >= before.runs
+        assert mark.generation >= before.generation
+        assert mark.generation == before.generation or by_hand
+        self.mark = mark
+        self.history += [Event.from_json(json.loads(json.dumps(event.to_json()))) for event in events]
+        self.visible |= {segment.key for segment in mark.pending}
+        self.now += timedelta(seconds=1)
+
+    @property
+    def run(self) -> Run:
+        assert self.mark.open_run is not None
+        return self.mark.open_run
+
+    def is_open(self) -> bool:
+        return self.mark.open_run is not None
+
+    def in_round(self) -> bool:
+        return self.is_open() and self.run.round is not None and not self.run.round.finished
+
+    def at_end(self) -> bool:
+        return self.is_open() and not self.in_round() and self.run.progress == self.run.window.high
+
+    # --- A run -----------------------------------------------------------------
+
+    @precondition(lambda self: not self.is_open())
+    @rule(reach=steps, back=st.integers(0, 5))
+    def plan(self, reach: int, back: int) -> None:
+        low = self.mark.extracted.position
+        start = Position.of(number(low) - back) if low and back else low
+        window = Window(start, Position.of(max(number(low), 0) + reach))
+        if self.kind is RunKind.SNAPSHOT:
+            window = Window(None, None)
+        self.become(
+            *transitions.plan(
+                self.mark,
+                run_id=f"run-{next(self.numbers)}",
+                kind=self.kind,
+                window=window,
+                now=self.now,
+                cursor=("id",),
+                schema=self.schema(),
+                lookback=start != low,
+            )
+        )
+
+    def schema(self) -> tuple[str, Any]:
+        fingerprint = f"s{next(self.numbers) % 3}"
+        return fingerprint, {"fingerprint": fingerprint}
+
+    @precondition(lambda self: self.is_open() and not self.in_round() and self.run.round is None)
+    @rule(step=steps, cuts=st.integers(0, 3))
+    def first_round(self, step: int, cuts: int) -> None:
+        self.begin(step, cuts)
+
+    @precondition(lambda self: self.is_open() and not self.in_round() and not self.at_end())
+    @rule(step=steps, cuts=st.integers(0, 3))
+    def next_round(self, step: int, cuts: int) -> None:
+        self.begin(step, cuts)
+
+    def begin(self, step: int, cuts: int) -> None:
+        low, end = self.run.progress, self.run.window.high
+        first = max(number(low), -50)
+        if end is None:
+            high, last = None, first + 20
+        else:
+            last = min(first + step, number(end))
+            high = Position.of(last)
+        inner = sorted({min(first + 1 + i, last - 1) for i in range(cuts)} & set(range(first + 1, last)))
+        window = Window(low, high)
+        self.become(transitions.begin_round(self.mark, window, [Position.of(i) for i in inner], self.now))
+
+    @precondition(lambda self: self.in_round())
+    @rule(chunks=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    def advance(self, chunks: list[int]) -> None:
+        run = self.run
+        assert run.round is not None
+        rest = run.round.chunks[run.round.done :]
+        schema = self.mark.schemas[-1][0]
+        proofs = [
+            receipt(run, chunk, rows=rows, schema=schema) for chunk, rows in zip(rest, chunks, strict=False)
+        ]
+        self.become(transitions.advance(self.mark, proofs, self.now))
+
+    @precondition(lambda self: self.at_end() and self.run.round is not None)
+    @rule()
+    def finish(self) -> None:
+        self.become(*transitions.finish(self.mark, self.now))
+
+    @precondition(lambda self: self.is_open() and not (self.at_end() and self.run.round))
+    @rule()
+    def a_run_cannot_finish_early(self) -> None:
+        with pytest.raises(InvariantBroken):
+            transitions.finish(self.mark, self.now)
+
+    @rule()
+    def fail(self) -> None:
+        self.become(*transitions.fail(self.mark, "it failed", self.now))
+
+    @precondition(lambda self: self.is_open())
+    @rule()
+    def resume(self) -> None:
+        self.become(transitions.resume(self.mark, self.schema(), self.now))
+
+    @precondition(lambda self: self.is_open() and self.kind is RunKind.SNAPSHOT)
+    @rule()
+    def restart_snapshot(self) -> None:
+        self.become(transitions.restart_snapshot(self.mark, self.now))
+
+    @precondition(lambda self: not self.is_open())
+    @rule()
+    def nothing_new(self) -> None:
+        self.become(transitions.nothing_new(self.mark, self.now))
+
+    @rule()
+    def remember(self) -> None:
+        seen = Candidate(Position.of(7), self.now, ("transaction",))
+        self.become(transitions.remember(self.mark, (seen,), self.now))
+
+    # --- Loading ---------------------------------------------------------------
+
+    @precondition(lambda self: self.mark.pending)
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        keys = data.draw(st.sets(st.sampled_from([segment.key for segment in self.mark.pending])))
+        self.become(*transitions.loaded(self.mark, keys, self.now))
+
+    @rule()
+    def what_is_not_pending_cannot_be_loaded(self) -> None:
+        with pytest.raises(InvariantBroken):
+            transitions.loaded(self.mark, {"somebody else's"}, self.now)
+
+    # --- By hand ---------------------------------------------------------------
+
+    @rule(place=st.none() | st.integers(-10, 60))
+    def move(self, place: int | None) -> None:
+        position = None if place is None or self.kind is RunKind.SNAPSHOT else Position.of(place)
+        self.become(*transitions.move(self.mark, position, reason="a test", now=self.now))
+
+    @rule()
+    def reset(self) -> None:
+        self.become(*transitions.reset(self.mark, reason="a test", now=self.now))
+
+    @rule(data=st.data())
+    def reset_loaded(self, data: st.DataObject) -> None:
+        past = [
+            (Segment.from_json(item), event.data["schemas"])
+            for event in self.history
+            if event.kind == "loaded"
+            for item in event.data["segments"]
+        ]
+        again = dict(data.draw(st.lists(st.sampled_from(past), unique_by=lambda p: p[0].key))) if past else {}
+        schemas = {name: value for found in again.values() for name, value in found.items()}
+        self.become(*transitions.reset_loaded(self.mark, list(again), schemas, reason="a test", now=self.now))
+
+    # --- What always holds -----------------------------------------------------
+
+    @invariant()
+    def every_visible_segment_is_pending_loaded_or_spoken_of(self) -> None:
+        accounted = {segment.key for segment in self.mark.pending}
+        for event in self.history:
+            accounted |= {item["key"] for item in event.data.get("segments", ())}
+            accounted |= set(event.data.get("dropped", ())) | set(event.data.get("superseded", ()))
+        assert self.visible <= accounted
+
+    @invariant()
+    def no_segment_is_pending_twice(self) -> None:
+        keys = [segment.key for segment in self.mark.pending]
+        assert len(keys) == len(set(keys))
+
+    @invariant()
+    def the_schema_of_every_pending_segment_is_known(self) -> None:
+        assert {segment.schema for segment in self.mark.pending} <= dict(self.mark.schemas).keys()
+
+    @invariant()
+    def the_state_can_be_written_and_read(self) -> None:
+        assert from_json(json.loads(json.dumps(to_json(self.mark)))) == self.mark
+
+    @invariant()
+    def loaded_is_never_ahead_of_extracted(self) -> None:
+        assert number(self.mark.loaded.position) <= number(self.mark.extracted.position)
+
+    @invariant()
+    def a_run_never_passes_the_end_of_its_window(self) -> None:
+        run = self.mark.run
+        if run is not None and run.window.high is not None:
+            assert number(run.progress) <= number(run.window.high)
+
+
+class SnapshotLife(Life):
+    kind = RunKind.SNAPSHOT
+
+    @invariant()
+    def an_unfinished_snapshot_is_never_the_targets_to_load(self) -> None:
+        if self.is_open():
+            assert not {segment.key for segment in self.run.staged} & {s.key for s in self.mark.pending}
+
+
+@pytest.mark.parametrize("life", [Life, SnapshotLife])
+def test_no_transition_loses_a_segment_or_moves_a_mark_back(life: type[Life]) -> None:
+    run_state_machine_as_test(life, settings=settings(max_examples=150, stateful_step_count=40))
+
+
+# --- What is refused ---------------------------------------------------------
+
+
+def in_round(*, cuts: tuple[int, ...] = (5,)) -> Watermark:
+    mark, _ = transitions.plan(
+        transitions.new(STREAM, ("id",), NOW),
+        run_id="r",
+        kind=RunKind.INCREMENTAL,
+        window=Window(None, Position.of(10)),
+        now=NOW,
+        cursor=("id",),
+        schema=("s0", {}),
+    )
+    return transitions.begin_round(mark, Window(None, Position.of(10)), [Position.of(at) for at in cuts], NOW)
+
+
+def chunks(mark: Watermark) -> tuple[Run, tuple[Chunk, ...]]:
+    assert mark.run is not None
+    assert mark.run.round is not None
+    return mark.run, mark.run.round.chunks
+
+
+def test_a_window_is_not_replaced_before_it_is_finished() -> None:
+    with pytest.raises(InvariantBroken, match="has not finished"):
+        transitions.plan(
+            in_round(),
+            run_id="r2",
+            kind=RunKind.INCREMENTAL,
+            window=Window(None, Position.of(20)),
+            now=NOW,
+            cursor=("id",),
+            schema=("s0", {}),
+        )
+
+
+def test_receipts_of_the_wrong_chunk_run_or_range_prove_nothing() -> None:
+    mark = in_round()
+    run, (first, second) = chunks(mark)
+    good = receipt(run, first, rows=3)
+    for proofs in (
+        [],
+        [receipt(run, second, rows=3)],
+        [good, good],
+        [receipt(replace(run, id="another"), first, rows=3)],
+        [receipt(run, Chunk(1, Window(None, Position.of(4))), rows=3)],
+    ):
+        with pytest.raises(InvariantBroken):
+            transitions.advance(mark, proofs, NOW)
+    assert number(transitions.advance(mark, [good], NOW).extracted.position) == 5
+
+
+def test_a_receipt_whose_file_holds_other_rows_than_were_read_cannot_be_made() -> None:
+    run, (first, _) = chunks(in_round())
+    honest = receipt(run, first, rows=3)
+    with pytest.raises(ValueError, match="3 staged"):
+        replace(honest, rows=4)
+
+
+def test_a_round_may_not_leave_a_gap() -> None:
+    mark = in_round(cuts=())
+    run, (only,) = chunks(mark)
+    mark = transitions.advance(mark, [receipt(run, only, rows=1)], NOW)
+    with pytest.raises(InvariantBroken, match="gap"):
+        transitions.begin_round(mark, Window(Position.of(11), Position.of(12)), [], NOW)
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_a_change_by_hand_needs_a_reason(reason: str) -> None:
+    mark = transitions.new(STREAM, ("id",), NOW)
+    acts: list[Callable[[], object]] = [
+        lambda: transitions.move(mark, None, reason=reason, now=NOW),
+        lambda: transitions.reset(mark, reason=reason, now=NOW),
+        lambda: transitions.reset_loaded(mark, [], {}, reason=reason, now=NOW),
+    ]
+    for act in acts:
+        with pytest.raises(UsageError, match="reason"):
+            act()
+
+
+def test_history_tells_how_a_run_was_planned() -> None:
+    mark = transitions.new(STREAM, ("id",), NOW)
+    _, (event,) = transitions.plan(
+        mark,
+        run_id="r",
+        kind=RunKind.SNAPSHOT,
+        window=Window(None, None),
+        now=NOW,
+        cursor=(),
+        schema=("s0", {}),
+    )
+    assert Event.from_json(event.to_json()).kind == "planned"

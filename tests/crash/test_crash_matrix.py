@@ -1,0 +1,97 @@
+"""Killed at any step of the commit order, a plain re-run loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import Build, Place
+from tests.system.shop import HYBRID, LONG_AGO
+
+# The order of writes in a first sync of three chunks: planned, round, then one or more advances as chunks
+# finish, the load of what is pending, and the end of the window.
+DRIVER: dict[str, dict[str, Any]] = {
+    "after taking the lease": {"part": "store", "method": "acquire", "moment": "after"},
+    "after freezing the ceiling": {"part": "source", "method": "freeze", "moment": "after"},
+    "before the planned window is persisted": {"part": "store", "method": "write", "nth": 1},
+    "after the planned window is persisted": {
+        "part": "store",
+        "method": "write",
+        "nth": 1,
+        "moment": "after",
+    },
+    "after the round is persisted": {"part": "store", "method": "write", "nth": 2, "moment": "after"},
+    "before extraction progress is committed": {"part": "store", "method": "write", "nth": 3},
+    "after extraction progress is committed": {
+        "part": "store",
+        "method": "write",
+        "nth": 3,
+        "moment": "after",
+    },
+    "before the target is prepared": {"part": "target", "method": "prepare"},
+    "before the rows are loaded": {"part": "target", "method": "load"},
+    "between the rows and the loaded mark": {"part": "target", "method": "load", "moment": "after"},
+    "before the receipts are cleaned up": {"part": "staging", "method": "delete"},
+    "before the lease is given back": {"part": "store", "method": "release"},
+}
+WORKER: dict[str, dict[str, Any]] = {
+    "before a segment is written": {"part": "staging", "method": "create", "worker": True},
+    "between a segment and its receipt": {"part": "staging", "method": "put", "worker": True},
+    "after a receipt": {"part": "staging", "method": "put", "moment": "after", "worker": True},
+    "while a segment is checked": {"part": "staging", "method": "open", "worker": True},
+}
+
+
+@pytest.fixture
+def place(build: Build) -> Place:
+    made = build("sqlite-duckdb")
+    made.shop.create()
+    made.shop.insert(300)
+    made.configure({"orders": {**HYBRID, "write_mode": "append"}}, processing={"batch_size": 100})
+    return made
+
+
+def _victim(folder: Path, fault: dict[str, Any]) -> int:
+    """The exit code of the sync; minus nine when it was killed. Spark's processes die with it."""
+    command = [sys.executable, "-m", "tests.crash.victim", str(folder), json.dumps(fault)]
+    root = Path(__file__).parents[2]
+    environ = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(
+        command, cwd=root, env=environ, check=False, capture_output=True, timeout=120
+    ).returncode
+
+
+@pytest.mark.parametrize("fault", DRIVER.values(), ids=DRIVER.keys())
+def test_a_sync_killed_in_the_driver_is_made_whole_by_the_next(place: Place, fault: dict[str, Any]) -> None:
+    assert _victim(place.folder, fault) == -signal.SIGKILL
+
+    _demand_no_dangling_segment(place)
+    place.shop.insert(5, first=1_000, at=LONG_AGO.replace(month=2))
+    place.synced()
+
+    place.agree()
+
+
+@pytest.mark.parametrize("fault", WORKER.values(), ids=WORKER.keys())
+def test_a_sync_whose_spark_worker_is_killed_is_made_whole_by_the_next(
+    place: Place, fault: dict[str, Any]
+) -> None:
+    assert _victim(place.folder, fault) == 1
+
+    _demand_no_dangling_segment(place)
+    place.synced()
+
+    place.agree()
+
+
+def _demand_no_dangling_segment(place: Place) -> None:
+    for stored in place.parts().store.streams().streams:
+        for segment in stored.watermark.pending if stored.watermark else ():
+            assert place.parts().staging.stat(segment.key) is not None

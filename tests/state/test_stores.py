@@ -1,0 +1,74 @@
+"""All stores keep the same contract."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server
+from tidegate.core.watermark import StreamId
+from tidegate.state.local import LocalStore
+from tidegate.state.sql import SqlStore
+from tidegate.testing.stores import Damage, Opener, StoreContract
+
+SPOIL = (
+    "UPDATE tidegate_watermarks SET document = 'no document', version = 1 WHERE pipeline = {0} AND name = {0}"
+)
+
+
+class TestLocalFolder(StoreContract):
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        return partial(LocalStore, tmp_path / "state")
+
+    @pytest.fixture
+    def damage(self, tmp_path: Path) -> Damage:
+        def damage(stream: StreamId) -> None:
+            file = tmp_path / "state" / "watermarks" / f"{stream.pipeline}~{stream.name}.json"
+            file.write_bytes(file.read_bytes()[:-20])
+
+        return damage
+
+
+class TestSqlite(StoreContract):
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        return partial(SqlStore, f"sqlite://{tmp_path}/state.db")
+
+    @pytest.fixture
+    def damage(self, tmp_path: Path) -> Damage:
+        def damage(stream: StreamId) -> None:
+            with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+                connection.execute(SPOIL.format("?"), (stream.pipeline, stream.name))
+
+        return damage
+
+
+class TestPostgresql(StoreContract):
+    @pytest.fixture
+    def opener(self, postgres_database: Server) -> Opener:
+        return partial(SqlStore, postgres_database.url)
+
+    @pytest.fixture
+    def damage(self, postgres_database: Server) -> Damage:
+        def damage(stream: StreamId) -> None:
+            postgres_database.execute(SPOIL.format("%s"), (stream.pipeline, stream.name))
+
+        return damage
+
+
+class TestMariadb(StoreContract):
+    @pytest.fixture
+    def opener(self, mariadb_database: Server) -> Opener:
+        return partial(SqlStore, mariadb_database.url)
+
+    @pytest.fixture
+    def damage(self, mariadb_database: Server) -> Damage:
+        def damage(stream: StreamId) -> None:
+            mariadb_database.execute(SPOIL.format("%s"), (stream.pipeline, stream.name))
+
+        return damage

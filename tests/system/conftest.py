@@ -1,0 +1,132 @@
+"""A project on every route, and a way to sync it in this process on the shared Spark session."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.system.shop import HYBRID, Shop, Warehouse, write_project
+from tidegate.config.project import Project
+from tidegate.core.watermark import StreamId, Watermark
+from tidegate.spark.session import LazySession, SparkSettings
+from tidegate.sync.library import open_parts
+from tidegate.sync.parts import Parts
+from tidegate.sync.pipeline import Request, sync_pipeline
+from tidegate.sync.progress import Silence
+from tidegate.sync.result import SyncResult, TableResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUTES = ["sqlite-duckdb", "mariadb-duckdb", "mariadb-postgres", "postgres-duckdb", "postgres-postgres"]
+
+
+@dataclass
+class Notes(Silence):
+    """Remembers what a sync had to say."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def note(self, stream: StreamId, text: str) -> None:  # noqa: ARG002 - the contract's signature
+        self.texts.append(text)
+
+
+@dataclass
+class Place:
+    """A project with its two ends."""
+
+    folder: Path
+    shop: Shop
+    warehouse: Warehouse
+    spark: SparkSession
+    notes: Notes = field(default_factory=Notes)
+
+    def configure(self, tables: dict[str, Any] | None = None, **pipeline: Any) -> None:
+        write_project(self.folder, self.shop, self.warehouse, tables or {"orders": HYBRID}, **pipeline)
+
+    def sync(self, **request: Any) -> SyncResult:
+        project = Project.load(self.folder)
+        pipeline = project.pipeline("shop")
+        parts = open_parts(pipeline, command="test")
+        try:
+            return sync_pipeline(
+                pipeline,
+                Request(**request),
+                parts=parts,
+                session=self.session(),
+                progress=self.notes,
+                clock=lambda: datetime.now(UTC),
+                token=lambda: secrets.token_hex(4),
+            )
+        finally:
+            parts.close()
+
+    def synced(self, **request: Any) -> TableResult:
+        """Sync one table and demand that nothing failed."""
+        result = self.sync(**request)
+        [table] = result.tables.values()
+        assert table.error is None, str(table.error)
+        return table
+
+    def session(self) -> LazySession:
+        return LazySession(SparkSettings(master="local[2]"), self.spark)
+
+    def parts(self) -> Parts:
+        project = Project.load(self.folder)
+        return open_parts(project.pipeline("shop"), command="test")
+
+    def mark(self, table: str = "orders") -> Watermark:
+        mark = self.parts().store.read(StreamId("shop", table)).watermark
+        assert mark is not None
+        return mark
+
+    def agree(self) -> None:
+        """Source and target hold the same rows, and nothing is left on the way."""
+        source, target = self.shop.rows(), self.warehouse.rows()
+        assert len(target) == len(source)
+        assert target == source
+        assert self.mark().pending == ()
+
+
+Build = Callable[[str], Place]
+
+
+@pytest.fixture
+def build(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Build:
+    def make(route: str) -> Place:
+        source, target = route.split("-")
+        return Place(tmp_path, _shop(request, source, tmp_path), _warehouse(request, target, tmp_path), spark)
+
+    return make
+
+
+@pytest.fixture(params=ROUTES)
+def place(request: pytest.FixtureRequest, build: Build) -> Place:
+    made = build(request.param)
+    made.shop.create()
+    made.configure()
+    return made
+
+
+def _shop(request: pytest.FixtureRequest, kind: str, folder: Path) -> Shop:
+    if kind == "sqlite":
+        return Shop({"type": "sqlite", "path": str(folder / "shop.db")})
+    server = request.getfixturevalue(f"{kind}_database")
+    return Shop(server.config, server)
+
+
+def _warehouse(request: pytest.FixtureRequest, kind: str, folder: Path) -> Warehouse:
+    if kind == "duckdb":
+        return Warehouse({"type": "duckdb", "path": str(folder / "warehouse.duckdb")})
+    from tests import servers
+
+    database = servers.fresh_database(request.getfixturevalue("postgres"))
+    server = database.__enter__()
+    request.addfinalizer(lambda: database.__exit__(None, None, None))
+    return Warehouse({**server.config, "schema": "public"}, server)

@@ -1,0 +1,92 @@
+"""A transaction that commits late is never lost, and nothing is doubled.
+
+Each writer opens a transaction, writes at a moment of its own choosing and commits later, while syncs run.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from tests.system.conftest import Build, Place
+from tests.system.shop import HYBRID, ID_ONLY, TIMESTAMP_ONLY
+
+STRATEGIES = {"timestamp_only": TIMESTAMP_ONLY, "hybrid": HYBRID, "id_only": ID_ONLY}
+NOW = {"mysql": "NOW(6)", "postgresql": "now() AT TIME ZONE 'UTC'"}
+CEILING = {"max_wait": 1, "lag": 0.2}
+
+
+class Writers:
+    """Four clients with transactions of several lengths; some are idle before they write, some roll back."""
+
+    def __init__(self, place: Place, seconds: float) -> None:
+        self._place = place
+        self._end = time.monotonic() + seconds
+        self.threads = [threading.Thread(target=self._write, args=(seed,)) for seed in range(4)]
+
+    def __enter__(self) -> Writers:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for thread in self.threads:
+            thread.join()
+
+    @property
+    def busy(self) -> bool:
+        return time.monotonic() < self._end
+
+    def _write(self, seed: int) -> None:
+        dice = random.Random(seed)
+        now = NOW[self._place.shop.kind]
+        with closing(self._place.shop.connect()) as connection:
+            while self.busy:
+                cursor = connection.cursor()
+                cursor.execute("SELECT 1")  # the transaction begins here, and PostgreSQL's now() with it
+                time.sleep(dice.choice([0, 0, 0.3, 1.5]))
+                for _ in range(dice.randint(1, 3)):
+                    cursor.execute(
+                        f"INSERT INTO orders (customer, amount, updated_at) VALUES ('late', 1, {now})"
+                    )
+                time.sleep(dice.choice([0, 0.1, 0.8, 2.0]))
+                (connection.rollback if dice.random() < 0.15 else connection.commit)()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
+@pytest.mark.parametrize("source", ["mariadb", "postgres"])
+def test_rows_of_transactions_that_commit_late_arrive_once(
+    build: Build, source: str, strategy: dict[str, str]
+) -> None:
+    place = build(f"{source}-duckdb")
+    place.shop.create()
+    place.configure({"orders": {**strategy, "write_mode": "append"}}, ceiling=CEILING)
+
+    with Writers(place, seconds=8) as writers:
+        while writers.busy:
+            place.synced()
+    time.sleep(1.5)
+    place.synced()
+
+    place.agree()
+
+
+def test_rows_arrive_once_when_the_server_runs_east_of_utc(build: Build) -> None:
+    place = build("mariadb_east-duckdb")
+    place.shop.create()
+    # Zoneless columns hold the server's local time here.
+    place.configure(
+        {"orders": {**HYBRID, "write_mode": "append", "cursor_timezone": "Asia/Tokyo"}}, ceiling=CEILING
+    )
+
+    with Writers(place, seconds=6) as writers:
+        while writers.busy:
+            place.synced()
+    time.sleep(1.5)
+    place.synced()
+
+    place.agree()
