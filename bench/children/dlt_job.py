@@ -32,10 +32,10 @@ def copy(url: str, table: str, folder: Path) -> None:
 
 
 def main(url: str, table: str, *folders: str) -> None:
-    for number, folder in enumerate(folders, 1):
-        print(f"@begin {number}", flush=True)
-        copy(url, table, Path(folder))
-        print(f"@end {number}", flush=True)
+    for folder in map(Path, folders):
+        print(f"@begin {folder.name}", flush=True)
+        copy(url, table, folder)
+        print(f"@end {folder.name}", flush=True)
 
 
 if __name__ == "__main__":

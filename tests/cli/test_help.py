@@ -72,7 +72,7 @@ def test_a_log_file_tells_what_happened_and_holds_no_secret(shop: Shop, run: Run
     connections.write_text(
         "connections:\n"
         "  sources:\n"
-        "    shop: {type: mysql, host: 127.0.0.1, port: 1, database: x, username: u, password: hunter2hunter2}\n"
+        "    shop: {type: mysql, host: 127.0.0.1, database: x, username: u, password: hunter2hunter2}\n"
         "  targets:\n"
         "    warehouse: {type: duckdb, path: w.duckdb}\n"
         "staging: {files: {type: local, path: s}}\n"

@@ -16,7 +16,6 @@ from tidegate.core.errors import TidegateError, UsageError
 
 if TYPE_CHECKING:
     from tidegate.config.pipelines import Pipeline
-    from tidegate.config.project import Project
     from tidegate.core.watermark import StreamId
     from tidegate.state.contract import Listing, Store, Stored
 
@@ -90,25 +89,16 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def _complete_pipelines(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _completed(lambda: _project(ctx).pipelines, incomplete)
+    return _completed(lambda: invocation_of(ctx).project.pipelines, incomplete)
 
 
 def _complete_tables(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     def names() -> list[str]:
-        project = _project(ctx)
+        project = invocation_of(ctx).project
         chosen = ctx.params.get("pipelines") or project.pipelines
         return [table for name in chosen for table in project.pipeline(name).tables]
 
     return _completed(names, incomplete)
-
-
-def _project(ctx: click.Context) -> Project:
-    # While a line is completed, options are parsed but their callbacks do not count.
-    from tidegate.config.project import Project
-
-    invocation = invocation_of(ctx)
-    folder = next((c.params.get("project") for c in (ctx, ctx.find_root()) if c.params.get("project")), None)
-    return Project.load(folder) if folder else invocation.project
 
 
 def _completed(names: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:

@@ -91,7 +91,7 @@ def _option(
 ) -> click.Option:
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         # An option that was not given must not undo the same option given elsewhere on the line.
-        if value not in (None, False) and not ctx.resilient_parsing:
+        if value not in (None, False):
             keep(ctx, value)
 
     settings.setdefault("default", None)
@@ -125,5 +125,7 @@ def _set_json_logs(ctx: click.Context, _: bool) -> None:  # noqa: FBT001
 def _show_version(ctx: click.Context, _: bool) -> None:  # noqa: FBT001
     from tidegate import __version__
 
+    if ctx.resilient_parsing:  # the line is being completed, not run
+        return
     click.echo(f"tidegate {__version__}")
     ctx.exit()

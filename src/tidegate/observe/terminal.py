@@ -263,9 +263,15 @@ class OnlyErrors:
     def finished(self, stream: StreamId, result: Outcome) -> None:
         error = result.error
         if error is not None:
-            named = error.where is not None and str(stream) in error.where
-            where = error.where if named else ", ".join(filter(None, (str(stream), error.where)))
-            self._terminal.error(f"{where}: {error.message}", error.hint)
+            self._terminal.error(f"{_where(stream, error.where)}: {error.message}", error.hint)
+
+
+def _where(stream: StreamId, where: str | None) -> str:
+    """The table, and what the error adds to it."""
+    table = str(stream)
+    if where is None or where in table:
+        return table
+    return where if table in where else f"{table}, {where}"
 
 
 class Lines(OnlyErrors):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -27,6 +27,7 @@ from tidegate.core.positions import Position, Value
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, Kind
 from tidegate.core.watermark import Candidate
+from tidegate.core.windows import Window
 
 POLL = timedelta(milliseconds=150)
 """Between two looks at the open transactions. Looked at more often, MySQL shows an old list for ever."""
@@ -109,6 +110,13 @@ class Stream(Protocol):
 
     def reaches_beyond(self, moment: Value) -> bool: ...
 
+    def earliest_unfinished(self, window: Window) -> Value | None:
+        """The smallest leading value that a written but uncommitted row of the window may have.
+
+        For databases whose list of transactions cannot be trusted to tell when one began.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class ClockFace:
@@ -136,6 +144,11 @@ class ClockFace:
         if self.kind is Kind.INSTANT:
             return strictly_below(bound, self.unit)
         return self._value(strictly_below(wall_clock(bound, self.zone), self.unit))
+
+    def before(self, value: Value) -> Value:
+        """The next smaller value the column can hold."""
+        assert isinstance(value, date)  # which a datetime is, too
+        return value - self.unit
 
     def reading(self, moment: datetime) -> Value:
         if self.kind is Kind.INSTANT:
@@ -221,9 +234,15 @@ class Freezing:
     ) -> Ceiling:
         if any(transaction.started is None for transaction in still_open):
             return _held(None, clock, still_open, warnings)
-        bound = face.complete(clock_bound(clock, still_open, lag=self.settings.lag))
-        position = seen if Position.of(bound).compare(seen) != -1 else self.stream.largest(bound)
+        position = self._at_most(face.complete(clock_bound(clock, still_open, lag=self.settings.lag)), seen)
+        if position is not None and self._is_new(position):
+            hidden = self.stream.earliest_unfinished(Window(self.after, position))
+            if hidden is not None:
+                position = self._at_most(face.before(hidden), position)
         return _held(position, clock - self.settings.lag, still_open, warnings)
+
+    def _at_most(self, bound: Value, seen: Position) -> Position | None:
+        return seen if Position.of(bound).compare(seen) != -1 else self.stream.largest(bound)
 
     def _lagging(
         self, face: ClockFace, clock: datetime, blind: CannotSee, warnings: tuple[str, ...]
@@ -239,7 +258,7 @@ class Freezing:
         moment = face.reading(clock + max(self.settings.lag, face.unit))
         if not self.stream.reaches_beyond(moment):
             return ()
-        return (f"some rows carry timestamps in the future, after {Position.of(moment)}: they stay for later",)
+        return (f"some rows have timestamps in the future, after {Position.of(moment)}: they stay for later",)
 
     # --- with ids
 
@@ -381,9 +400,7 @@ def _held(
 ) -> Ceiling:
     starts = [transaction.started for transaction in still_open if transaction.started]
     seconds = max(0.0, (expected - min(starts)).total_seconds()) if starts else 0.0
-    return Ceiling(
-        position, held_back_seconds=seconds, held_back_by=_named(still_open), warnings=warnings
-    )
+    return Ceiling(position, held_back_seconds=seconds, held_back_by=_named(still_open), warnings=warnings)
 
 
 def _held_ids(
@@ -406,4 +423,3 @@ def _named(transactions: Collection[OpenTransaction]) -> str | None:
     others = len(transactions) - 1
     more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
     return oldest.description + more
-

@@ -21,8 +21,8 @@ from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
 from tidegate.sources.cutting import nested
 from tidegate.sources.login import Login
-from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
+from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_types import Declared, data_type
 from tidegate.sources.mysql_watch import MySQLWatch
 from tidegate.sources.sql import TableName
@@ -206,9 +206,7 @@ class MySQL:
             self._engines[table] = str(rows[0][0]) if rows and rows[0][0] else None
         return self._engines[table]
 
-    def id_warnings(
-        self, table: TableName, column: Column, settings: CeilingSettings
-    ) -> tuple[str, ...]:
+    def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]:
         """Ids are handed out one by one, in order."""
         del table, column, settings
         return ()

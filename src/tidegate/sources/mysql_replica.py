@@ -81,7 +81,8 @@ class Replicated:
         )
         [(position,)] = self.primary.rows(reached)
         if not position:
-            return CannotSee("the primary writes no log with GTIDs to follow", "turn on its binary log and GTIDs")
+            reason = "the primary keeps no binary log with GTIDs to follow"
+            return CannotSee(reason, "turn on its binary log and GTIDs")
         [(answer,)] = self.replica.rows(wait.format(literal(str(position)), patience.total_seconds()))
         if answer == "0":
             return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pymysql
 from pymysql.connections import Connection
@@ -20,7 +20,7 @@ from tidegate.core.positions import Value
 from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.values import written
 
-Session = Connection[Cursor]
+Session: TypeAlias = "Connection[Cursor]"
 Row = tuple[Any, ...]
 
 UTC_ZONE = "+00:00"

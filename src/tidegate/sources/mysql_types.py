@@ -40,6 +40,7 @@ SPATIAL = frozenset(
     }
 )
 
+
 @dataclass(frozen=True)
 class Declared:
     """A column as information_schema, or the metadata of a result, describes it."""

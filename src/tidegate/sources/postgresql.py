@@ -122,7 +122,7 @@ class PostgreSQL:
         rows = self.rows(_COLUMNS.format(**names))
         if not rows:
             return None
-        columns = tuple(self._column(name, oid, modifier, null) for name, oid, modifier, null in rows)
+        columns = tuple(self._column(name, oid, mod, nullable=null) for name, oid, mod, null in rows)
         return Schema(columns, tuple(name for (name,) in self.rows(_KEY.format(**names))))
 
     def select_schema(self, select: str) -> Schema:
@@ -133,12 +133,12 @@ class PostgreSQL:
         modifiers = [result.fmod(index) if result else -1 for index in range(len(described))]
         return Schema(
             tuple(
-                self._column(column.name, column.type_code, modifier, True)
+                self._column(column.name, column.type_code, modifier, nullable=True)
                 for column, modifier in zip(described, modifiers, strict=True)
             )
         )
 
-    def _column(self, name: str, oid: int, modifier: int, nullable: bool) -> Column:  # noqa: FBT001 - a fact
+    def _column(self, name: str, oid: int, modifier: int, *, nullable: bool) -> Column:
         """A domain is the type it is made from; types from elsewhere travel as text."""
         if (oid, modifier) not in self._types:
             [(base, base_modifier, native, built_in)] = self.rows(_TYPE.format(oid=oid, modifier=modifier))
@@ -198,7 +198,7 @@ class PostgreSQL:
         if table not in self._origins:
             names = {"schema": literal(table.schema), "name": literal(table.name)}
             rows = self.rows(_ORIGIN.format(**names))
-            self._origins[table] = _why_elsewhere(table, *rows[0]) if rows else None
+            self._origins[table] = _why_elsewhere(table, rows[0]) if rows else None
         return self._origins[table]
 
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]:
@@ -206,10 +206,11 @@ class PostgreSQL:
         [(cache,)] = self.rows(_SEQUENCE_CACHE.format(**names))
         if cache is None or cache <= 1 or settings.lookback_ids:
             return ()
-        return (
-            f"the sequence of `{column.name}` hands out {cache} ids at a time to each connection, so a smaller "
-            "id can be committed after a larger one: set `ceiling.lookback_ids` to read a range of ids again",
+        warning = (
+            f"the sequence of `{column.name}` hands out {cache} ids at a time to each connection, so that a "
+            "smaller id can be committed after a larger one: set `ceiling.lookback_ids` to read ids again"
         )
+        return (warning,)
 
     # --- reading
 
@@ -250,7 +251,8 @@ class PostgreSQL:
         self._session = None
 
 
-def _why_elsewhere(table: TableName, kind: str, subscribed: bool) -> CannotSee | None:  # noqa: FBT001 - a fact
+def _why_elsewhere(table: TableName, origin: tuple[Any, ...]) -> CannotSee | None:
+    kind, subscribed = origin
     if kind == "f":
         return CannotSee(f"`{table.name}` is a foreign table, written on another server", "read it there")
     if subscribed:

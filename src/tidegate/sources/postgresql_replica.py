@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SAME_SYSTEM = "SELECT system_identifier FROM pg_control_system()"
 _WRITTEN = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint"
-"""Where the log ends. Not where it has reached the disk: with synchronous_commit off, a transaction ends before."""
+"""Where the log ends, not where it is on disk: without synchronous_commit a transaction ends before that."""
 _REPLAYED = "SELECT coalesce(pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::bigint, 0)"
 _PAGE = 8192
 _PAGE_HEADER = 40

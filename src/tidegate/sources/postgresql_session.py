@@ -130,7 +130,7 @@ def _not_connected(login: Login, text: str) -> ConnectError:
     )
 
 
-def _tls(login: Login) -> dict[str, str]:
+def _tls(login: Login) -> dict[str, Any]:
     tls = login.tls
     files = {"sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
     return {"sslmode": tls.mode, **{name: path for name, path in files.items() if path}}

@@ -36,7 +36,8 @@ WHERE datname = current_database() AND backend_type NOT IN ('autovacuum worker',
   AND (xact_start IS NOT NULL OR state = 'disabled')
 """
 _PREPARED_TRANSACTIONS = """
-SELECT transaction::text, gid, owner::text, prepared FROM pg_prepared_xacts WHERE database = current_database()
+SELECT transaction::text, gid, owner::text, prepared
+FROM pg_prepared_xacts WHERE database = current_database()
 """
 _MAY_SEE = "SELECT pg_has_role('pg_read_all_stats', 'USAGE'), current_user::text"
 
@@ -82,7 +83,7 @@ class PostgreSQLWatch:
 
     # --- one look
 
-    def _look(self, watch: Session, ignored: Collection[str]) -> tuple[OpenTransaction, ...]:
+    def _look(self, watch: Session, ignored: set[str]) -> tuple[OpenTransaction, ...]:
         """Activity first, then what is prepared: what is being prepared meanwhile is in one of the two."""
         with self._canary_sings(self._session("canary")) as canary:
             activity = run(watch, _ACTIVITY)

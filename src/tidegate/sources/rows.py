@@ -182,13 +182,14 @@ class PostgreSQLWire:
         return f"{name}::text" if column.type.kind in _AS_TEXT and not plain else name
 
     def convert(self, column: Column) -> Convert | None:
-        return {
+        converters: dict[Kind, Convert] = {
             Kind.DECIMAL: Decimal,
             Kind.DATE: date_of,
             Kind.TIME: time_of,
             Kind.TIMESTAMP: timestamp_of,
             Kind.INSTANT: instant_of,
-        }.get(column.type.kind)
+        }
+        return converters.get(column.type.kind)
 
     def batches(self, read: Read, sql: str, batch_rows: int) -> Iterator[Sequence[Row]]:
         from tidegate.sources.postgresql_session import connect, errors, literal
@@ -255,13 +256,15 @@ def _bit(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    return _demand(int, value)
+    _demand(int, value)
+    return int(value)
 
 
 def _real(value: Any) -> float:
     if type(value) is int and abs(value) <= _EXACT_INTEGERS:
         return float(value)
-    return _demand(float, value)
+    _demand(float, value)
+    return float(value)
 
 
 def _decimal(value: Any) -> Decimal:
@@ -272,18 +275,19 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _blob(value: Any) -> bytes:
-    return _demand(bytes, value)
+    _demand(bytes, value)
+    return bytes(value)
 
 
 def _text(value: Any) -> str:
-    return _demand(str, value)
+    _demand(str, value)
+    return str(value)
 
 
 def _written(value: Any) -> str:
     return _text(value) if isinstance(value, str | bytes) else repr(value)
 
 
-def _demand(kind: type[Any], value: Any) -> Any:
+def _demand(kind: type[Any], value: Any) -> None:
     if type(value) is not kind:
         raise TypeError(f"{type(value).__name__} where {kind.__name__} was declared")
-    return value

@@ -77,6 +77,12 @@ class Database(Protocol):
         """How many digits of a second the column's values have."""
         ...
 
+    def earliest_unfinished(
+        self, relation: Relation, columns: tuple[Column, ...], window: Window
+    ) -> Value | None:
+        """The smallest leading value that a written but uncommitted row of the window may have."""
+        ...
+
     def observer(self, relation: Relation, table: TableName | None) -> Observer: ...
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]: ...
     def snapshot(self) -> AbstractContextManager[str | None]: ...
@@ -184,7 +190,7 @@ class SqlSource:
         return Read(
             relation=relation.sql,
             columns=self._columns(relation, columns),
-            where=_both(condition, relation.filter),
+            where=both(condition, relation.filter),
             positions=positions,
             snapshot=snapshot,
         )
@@ -238,7 +244,7 @@ class SqlSource:
     # --- queries
 
     def _count(self, relation: Relation, condition: str) -> int:
-        where = _both(condition, relation.filter)
+        where = both(condition, relation.filter)
         [(count,)] = self._database.rows(f"SELECT COUNT(*) FROM {relation.sql} WHERE {where}")
         return int(count)
 
@@ -275,14 +281,23 @@ class SqlSource:
 
     def reaches_beyond(self, relation: Relation, column: Column, moment: Value) -> bool:
         condition = self._database.within(relation, (column,), Window(Position.of(moment), None))
-        where = _both(condition, relation.filter)
+        where = both(condition, relation.filter)
         return bool(self._database.rows(f"SELECT 1 FROM {relation.sql} WHERE {where} LIMIT 1"))
+
+    def earliest_unfinished(
+        self, relation: Relation, columns: tuple[Column, ...], window: Window
+    ) -> Value | None:
+        return self._database.earliest_unfinished(relation, columns, window)
 
     def _select(self, relation: Relation, columns: tuple[Column, ...], condition: str) -> str:
         for column in columns:
             _demand_position(relation, column)
-        selected = ", ".join(self._database.expression(column) for column in columns)
-        where = _both(self._known(columns, condition), relation.filter)
+        # Under its own name a converted value would also be what ORDER BY sorts by.
+        selected = ", ".join(
+            f"{self._database.expression(column)} AS tidegate_position_{number}"
+            for number, column in enumerate(columns, start=1)
+        )
+        where = both(self._known(columns, condition), relation.filter)
         return f"SELECT {selected} FROM {relation.sql} WHERE {where}"
 
     def _position(self, columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> Position | None:
@@ -306,8 +321,11 @@ class _Rows:
     def reaches_beyond(self, moment: Value) -> bool:
         return self.source.reaches_beyond(self.relation, self.columns[0], moment)
 
+    def earliest_unfinished(self, window: Window) -> Value | None:
+        return self.source.earliest_unfinished(self.relation, self.columns, window)
 
-def _both(condition: str, filter_: str | None) -> str:
+
+def both(condition: str, filter_: str | None) -> str:
     """A filter may end in a comment, so its closing bracket stands on a line of its own."""
     return condition if filter_ is None else f"({condition}) AND (\n{filter_}\n)"
 

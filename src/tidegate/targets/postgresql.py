@@ -200,9 +200,8 @@ _HINTS = {
 
 def _said(error: psycopg.Error) -> str:
     """What the server said, without the address that libpq puts before it."""
-    text = error.diag.message_primary or str(error).strip()
-    last = text.splitlines()[-1] if text else type(error).__name__
-    return re.sub(r"^connection (failed|is bad): |^.*?(FATAL|failed): +", "", last).strip()
+    text = error.diag.message_primary or str(error).strip() or type(error).__name__
+    return re.sub(r"^connection failed: (connection to .*? failed: )?(FATAL: +)?", "", text.splitlines()[0])
 
 
 @contextmanager
@@ -412,12 +411,14 @@ SELECT EXISTS (
   SELECT 1 FROM pg_depend d
   WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = {_TABLE}
     AND NOT (d.classid = 'pg_type'::regclass AND d.deptype = 'i')
-    AND NOT (d.classid = 'pg_attrdef'::regclass AND d.deptype IN ('a', 'i'))
-    AND NOT (d.classid = 'pg_statistic_ext'::regclass AND d.deptype = 'a')
-    AND NOT (d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
-             AND EXISTS (SELECT 1 FROM pg_class o WHERE o.oid = d.objid AND o.relkind IN ('i', 't')))
-    AND NOT (d.classid = 'pg_constraint'::regclass AND d.deptype IN ('a', 'i')
-             AND EXISTS (SELECT 1 FROM pg_constraint o WHERE o.oid = d.objid AND o.contype <> 'f'))
+    AND NOT EXISTS (SELECT 1 FROM pg_attrdef o
+                    WHERE d.classid = 'pg_attrdef'::regclass AND o.oid = d.objid AND o.adrelid = d.refobjid)
+    AND NOT EXISTS (SELECT 1 FROM pg_statistic_ext o
+                    WHERE d.classid = 'pg_statistic_ext'::regclass AND o.oid = d.objid)
+    AND NOT EXISTS (SELECT 1 FROM pg_class o WHERE d.classid = 'pg_class'::regclass AND o.oid = d.objid
+                    AND (o.relkind = 't' OR o.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = d.refobjid)))
+    AND NOT EXISTS (SELECT 1 FROM pg_constraint o WHERE d.classid = 'pg_constraint'::regclass AND o.oid = d.objid
+                    AND o.conrelid = d.refobjid AND o.contype <> 'f')
 ) OR EXISTS (
   SELECT 1 FROM pg_depend d JOIN pg_class c ON c.oid = {_TABLE} AND d.refobjid = c.reltype
   WHERE d.refclassid = 'pg_type'::regclass AND NOT (d.classid = 'pg_type'::regclass AND d.deptype = 'i')

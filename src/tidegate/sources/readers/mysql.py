@@ -12,7 +12,7 @@ import secrets
 import ssl
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote as percent
 
@@ -31,15 +31,13 @@ from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Rule
 
 _SESSION = (
-    "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci",
-    "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1",
-    "SET SESSION net_write_timeout = 3600, time_zone = '+00:00'",
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "START TRANSACTION READ ONLY",
+    "SET SESSION character_set_client = utf8mb4, character_set_results = utf8mb4, "
+    "collation_connection = utf8mb4_general_ci, sql_mode = '', sql_select_limit = 18446744073709551615, "
+    "sql_big_selects = 1, net_write_timeout = 3600, time_zone = '+00:00'"
 )
+_TRANSACTION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _TLS_MODES = {
     "disable": "DISABLED",
-    "prefer": "PREFERRED",
     "require": "REQUIRED",
     "verify-ca": "VERIFY_CA",
     "verify-full": "VERIFY_IDENTITY",
@@ -149,14 +147,16 @@ class MySQLReader:
     def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
         chosen = exact.projections(read.columns, RULES, quote)
         schema = arrow_schema(read.columns)
-        stream = _Stream(
-            self.login, read, exact.select(read, chosen), _rows_at_once(read.columns, batch_rows)
-        )
-        with ExitStack() as held, closing(stream.batches()) as batches:
-            held.enter_context(_definition_held(self.login, read))
-            for raw in batches:
-                held.close()  # from its first batch on, the stream's own transaction holds the definition
-                yield from exact.exact(raw, chosen, schema, read)
+        rows = _rows_at_once(read.columns, batch_rows)
+        with ExitStack() as held:
+            session = held.enter_context(_definition_held(self.login, read))
+            stream = _Stream(
+                self.login, read, _address(self.login, session), exact.select(read, chosen), rows
+            )
+            with closing(stream.batches()) as batches:
+                for raw in batches:
+                    held.close()  # from its first batch on, the stream's own statement holds the definition
+                    yield from exact.exact(raw, chosen, schema, read)
 
 
 def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
@@ -165,7 +165,7 @@ def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
 
 
 @contextmanager
-def _definition_held(login: Login, read: Read) -> Iterator[None]:
+def _definition_held(login: Login, read: Read) -> Iterator[Session]:
     """Refuse a table that was altered since the read was planned, and let nobody alter it now.
 
     Two changes would bend values in silence: digits behind the point of a decimal that travels without it,
@@ -176,7 +176,7 @@ def _definition_held(login: Login, read: Read) -> Iterator[None]:
         with errors(login, exact.place(read)):
             run(session, "START TRANSACTION READ ONLY")
             _check_definition(session, read)
-        yield
+        yield session
 
 
 def _check_definition(session: Session, read: Read) -> None:
@@ -209,6 +209,7 @@ class _Stream:
 
     login: Login
     read: Read
+    address: str = field(repr=False)
     select: str
     rows: int
 
@@ -236,12 +237,12 @@ class _Stream:
 
     def _open(self, sql: str) -> Iterable[pa.RecordBatch]:
         batches: Iterable[pa.RecordBatch] = _connectorx()(
-            _url(self.login),
+            self.address,
             sql,
             return_type="arrow_stream",
             protocol="binary",  # the text protocol rounds floats
             batch_size=self.rows,
-            pre_execution_query=list(_SESSION),
+            pre_execution_query=[_SESSION, _TRANSACTION],
         )
         return batches
 
@@ -265,7 +266,8 @@ def _connectorx() -> Callable[..., Any]:
     return connectorx.read_sql
 
 
-def _url(login: Login) -> str:
+def _address(login: Login, session: Session) -> str:
+    """The server for connectorx, with the password: never to be shown."""
     if login.tls.cert:
         raise ConfigError(
             "a MySQL source cannot be read with a client certificate",
@@ -276,13 +278,15 @@ def _url(login: Login) -> str:
     user, password, database = (
         percent(part or "", safe="") for part in (login.username, login.password, login.database)
     )
-    options = "&".join(f"{name}={percent(value, safe='')}" for name, value in _options(login).items())
+    options = "&".join(
+        f"{name}={percent(value, safe='')}" for name, value in _options(login, session).items()
+    )
     return f"mysql://{user}:{password}@{host}:{login.port}/{database}?{options}"
 
 
-def _options(login: Login) -> dict[str, str]:
+def _options(login: Login, session: Session) -> dict[str, str]:
     options = {
-        "ssl-mode": _TLS_MODES[login.tls.mode],
+        "ssl-mode": _TLS_MODES.get(login.tls.mode) or _preferred(login, session),
         # It would follow the server's answer to a socket of this machine, which may be another server's.
         "prefer_socket": "false",
         "stmt_cache_size": "0",  # prepared again in the pinned session
@@ -292,6 +296,13 @@ def _options(login: Login) -> dict[str, str]:
     if login.tls.mode.startswith("verify"):
         options["ssl-ca"] = login.tls.ca or ssl.get_default_verify_paths().openssl_cafile
     return options
+
+
+def _preferred(login: Login, session: Session) -> str:
+    """Told to prefer encryption the driver insists on it, so this is what a session has that did prefer it."""
+    with errors(login):
+        [(_, cipher)] = run(session, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    return "REQUIRED" if cipher else "DISABLED"
 
 
 # --- Failures ----------------------------------------------------------------

@@ -1,0 +1,162 @@
+"""Runs one command and tells what it cost: `python -m bench.meter REPORT LOG SERVER_PID COMMAND…`.
+
+A process of its own, so that it can adopt whatever the command leaves behind (Spark's JVM outlives the
+Python that started it) and count that too. A command may cut its run into phases by printing `@begin NAME`
+and `@end NAME`; without them the phase `command` is the whole run. Everything else it says goes to the log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from bench.processes import cpu_seconds, memory_bytes, tree
+
+WHOLE = "command"
+SAMPLE_SECONDS = 0.1
+ORPHAN_SECONDS = 30.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The cost of one phase."""
+
+    seconds: float
+    client_cpu: float
+    server_cpu: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class _Reading:
+    at: float
+    client: float
+    server: float
+
+
+class _Memory(threading.Thread):
+    """Samples the memory of everything below this process."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._peaks = {WHOLE: 0}
+        self._over = threading.Event()
+
+    def begin(self, phase: str) -> None:
+        self._peaks = {**self._peaks, phase: 0}
+
+    def end(self, phase: str) -> int:
+        self._sample()  # even the shortest phase has one
+        peak = self._peaks[phase]
+        self._peaks = {name: seen for name, seen in self._peaks.items() if name != phase}
+        return peak
+
+    def run(self) -> None:
+        while not self._over.wait(SAMPLE_SECONDS):
+            self._sample()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+    def _sample(self) -> None:
+        own = os.getpid()
+        now = memory_bytes([pid for pid in tree(own) if pid != own])
+        for phase in self._peaks:
+            self._peaks[phase] = max(self._peaks[phase], now)
+
+
+class _Meter:
+    def __init__(self, server_pid: int) -> None:
+        self._server = server_pid
+        self._memory = _Memory()
+        self._began: dict[str, _Reading] = {}
+        self.phases: dict[str, Measured] = {}
+
+    def run(self, command: list[str], log: IO[str]) -> int:
+        self._memory.start()
+        self._began[WHOLE] = self._read()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdout is not None
+        # What the command leaves behind may keep the pipe open: listening must not hold up the clock.
+        listener = threading.Thread(target=self._listen, args=(process.stdout, log))
+        listener.start()
+        code = process.wait()
+        ended = time.monotonic()
+        _bury_orphans()
+        listener.join()
+        self._end(WHOLE, ended)
+        self._memory.stop()
+        return code
+
+    def _listen(self, output: IO[str], log: IO[str]) -> None:
+        for line in output:
+            self._heard(line)
+            log.write(line)
+            log.flush()
+
+    def _heard(self, line: str) -> None:
+        word, _, phase = line.strip().partition(" ")
+        if word == "@begin":
+            self._memory.begin(phase)
+            self._began[phase] = self._read()
+        elif word == "@end":
+            self._end(phase, time.monotonic())
+
+    def _end(self, phase: str, at: float) -> None:
+        began, now = self._began[phase], self._read()
+        self.phases[phase] = Measured(
+            at - began.at, now.client - began.client, now.server - began.server, self._memory.end(phase)
+        )
+
+    def _read(self) -> _Reading:
+        """Our own CPU is no cost of the command's, that of the children we have buried is."""
+        own = os.times()
+        return _Reading(
+            time.monotonic(), cpu_seconds(os.getpid()) - own.user - own.system, cpu_seconds(self._server)
+        )
+
+
+def _adopt_orphans() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _bury_orphans() -> None:
+    """Wait for what the command left running: its CPU counts, its time no longer does."""
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid:
+            continue
+        if time.monotonic() > deadline:
+            for orphan in tree(os.getpid())[1:]:
+                os.kill(orphan, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def main(report: str, log: str, server_pid: str, *command: str) -> int:
+    _adopt_orphans()
+    meter = _Meter(int(server_pid))
+    with Path(log).open("a") as file:
+        code = meter.run(list(command), file)
+    Path(report).write_text(json.dumps({name: asdict(cost) for name, cost in meter.phases.items()}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""From a connection in the configuration to a source. A new source is one function and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.core.errors import ConfigError
+from tidegate.sources.contract import Source
+from tidegate.sources.login import Login, Tls
+from tidegate.sources.sql import SqlSource
+
+
+def open_source(config: Any, primary: Any = None) -> Source:
+    """A source that connects when it is first asked something.
+
+    `primary` is the connection of the server that is written to, where `config` is a replica of it.
+    """
+    opener = _OPENERS.get(config.type)
+    if opener is None:
+        known = ", ".join(sorted(_OPENERS))
+        raise ConfigError(f"`{config.type}` is not a kind of source", hint=f"there are {known}")
+    try:
+        return opener(config, primary)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "tidegate":
+            raise
+        raise ConfigError(
+            f"sources of type {config.type} need the package `{error.name}`, which is not installed",
+            hint=f"install it with `pip install 'tidegate[{config.type}]'`",
+        ) from error
+
+
+def _mysql(config: Any, primary: Any) -> Source:
+    from tidegate.sources.mysql import MySQL
+
+    return SqlSource(MySQL(login(config), login(primary) if primary else None))
+
+
+def _postgresql(config: Any, primary: Any) -> Source:
+    from tidegate.sources.postgresql import PostgreSQL
+
+    schema = getattr(config, "schema_name", "public")
+    return SqlSource(PostgreSQL(login(config), schema, login(primary) if primary else None))
+
+
+def _sqlite(config: Any, primary: Any) -> Source:
+    del primary
+    from tidegate.sources.sqlite import SQLite
+
+    return SqlSource(SQLite(str(config.path)))
+
+
+_OPENERS: dict[str, Callable[[Any, Any], Source]] = {
+    "mysql": _mysql,
+    "postgresql": _postgresql,
+    "sqlite": _sqlite,
+}
+
+
+def login(config: Any) -> Login:
+    """The address and credentials of a server's entry in connections.yml."""
+    return Login(
+        host=config.host,
+        port=config.port,
+        database=config.database,
+        username=config.username,
+        password=_plain(config.password),
+        tls=_tls(getattr(config, "tls", None)),
+    )
+
+
+def _tls(config: Any) -> Tls:
+    if config is None:
+        return Tls()
+    files = {name: getattr(config, name, None) for name in ("ca", "cert", "key")}
+    return Tls(config.mode, **{name: str(path) for name, path in files.items() if path is not None})
+
+
+def _plain(secret: Any) -> str | None:
+    if secret is None:
+        return None
+    return str(secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret)

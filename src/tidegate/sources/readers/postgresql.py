@@ -1,0 +1,336 @@
+"""Reading PostgreSQL: COPY in its binary form, through DuckDB's scanner, behind a projection it cannot bend.
+
+What the scanner does with a type was tried out, type by type; only what arrives exactly, or can be told from
+what did not, is selected as it is. See docs/adr/0002-readers.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.conninfo import make_conninfo
+
+from tidegate.arrow import arrow_schema
+from tidegate.core.errors import ConfigError, ConnectError, SourceError, TidegateError
+from tidegate.core.types import Column, DataType, Kind
+from tidegate.sources.contract import Read
+from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.sources.postgresql_session import connect, errors, quote, run, text_literal
+from tidegate.sources.readers import exact
+from tidegate.sources.readers.exact import Projection, Rule
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_PINNED = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",  # a read lasts as long as its rows take to be staged
+    "idle_in_transaction_session_timeout": "0",
+}
+_MOST_ROWS = 8192
+"""Rows at once: any text may have megabytes here."""
+
+# --- What is selected --------------------------------------------------------
+
+_EARLIEST_DATE, _LATEST_DATE = -2_440_588, 2_145_042_905
+"""What is not infinite: from 4714-11-24 BC to 5874897-12-31, in days from 1970."""
+_EARLIEST_MOMENT, _LATEST_MOMENT = -210_866_803_200_000_000, 2**63 - 2
+"""In microseconds. The last years before 294277 run over, and come out before the first."""
+
+_PLAIN_TEXTS = frozenset({"text", "character varying"})
+_WITH_TIME = "an infinite timestamp, or one after 294246"
+
+
+def _plain(name: str, declared: DataType) -> str:
+    del declared
+    return name
+
+
+def _as_text(name: str, declared: DataType) -> str:
+    """As PostgreSQL itself writes it. The blanks that fill up a `character(n)` are not part of its text."""
+    del declared
+    return f"{name}::text"
+
+
+RULES = (
+    Rule(frozenset({Kind.BOOL}), None, _plain, exact.unchanged),
+    Rule(frozenset({Kind.INT16, Kind.INT32, Kind.INT64}), None, _plain, exact.integer),
+    Rule(frozenset({Kind.FLOAT32, Kind.FLOAT64}), None, _plain, exact.real),
+    Rule(frozenset({Kind.DECIMAL}), None, _plain, exact.decimal),
+    Rule(
+        frozenset({Kind.DATE}),
+        None,
+        _plain,
+        exact.within(exact.unchanged, _EARLIEST_DATE, _LATEST_DATE, "an infinite date"),
+    ),
+    Rule(frozenset({Kind.TIME}), None, _plain, exact.time_of_day),
+    Rule(
+        frozenset({Kind.TIMESTAMP}),
+        None,
+        _plain,
+        exact.within(exact.unchanged, _EARLIEST_MOMENT, _LATEST_MOMENT, _WITH_TIME),
+    ),
+    Rule(
+        frozenset({Kind.INSTANT}),
+        None,
+        _plain,
+        exact.within(exact.instant, _EARLIEST_MOMENT, _LATEST_MOMENT, _WITH_TIME),
+    ),
+    Rule(frozenset({Kind.BYTES}), None, _plain, exact.octets),
+    Rule(frozenset({Kind.UUID, Kind.JSON}), None, _plain, exact.text),
+    Rule(frozenset({Kind.TEXT}), _PLAIN_TEXTS, _plain, exact.text),
+    Rule(frozenset({Kind.TEXT}), None, _as_text, exact.text),
+)
+
+
+def _projections(columns: Iterable[Column]) -> tuple[Projection, ...]:
+    return tuple(_widened(projection) for projection in exact.projections(columns, RULES, quote))
+
+
+def _widened(projection: Projection) -> Projection:
+    """Decimals whose scale is negative or beyond their digits are declared wider, and travel as text."""
+    column = projection.column
+    plain = f"numeric({column.type.precision},{column.type.scale})"
+    if column.type.kind is not Kind.DECIMAL or column.native == plain:
+        return projection
+    return Projection(column, _as_text(projection.sql, column.type), exact.decimal)
+
+
+# --- Reading -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PostgreSQLReader:
+    """Reads chunks; connects for each of them anew."""
+
+    login: Login
+
+    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        chosen = _projections(read.columns)
+        schema = arrow_schema(read.columns)
+        rows = exact.rows_at_once(len(chosen), batch_rows, _MOST_ROWS)
+        with _session(self.login, read) as session:
+            zeros = _Zeros(read, chosen)
+            with closing(session.stream(f"SELECT {exact.select(read, chosen)}", rows)) as batches:
+                for raw in batches:
+                    zeros.see(raw)
+                    yield from exact.exact(raw, chosen, schema, read)
+            zeros.check(session)
+
+
+class _Zeros:
+    """Tells zero from NaN, which the scanner reads as zero in a decimal.
+
+    Only where a zero arrived is the server asked, afterwards and in the same snapshot, whether it was one.
+    """
+
+    def __init__(self, read: Read, chosen: tuple[Projection, ...]) -> None:
+        self._read = read
+        self._without = {
+            number
+            for number, projection in enumerate(chosen)
+            if projection.column.type.kind is Kind.DECIMAL and projection.sql == quote(projection.column.name)
+        }
+        self._with: list[Column] = []
+
+    def see(self, raw: pa.RecordBatch) -> None:
+        for number in list(self._without):
+            column = raw.column(number)
+            if (
+                pa.types.is_decimal(column.type)
+                and pc.any(pc.equal(column, pa.scalar(0, column.type))).as_py()
+            ):
+                self._without.remove(number)
+                self._with.append(self._read.columns[number])
+
+    def check(self, session: _Session) -> None:
+        if not self._with:
+            return
+        wrong = [f"{quote(column.name)} = 'NaN'" for column in self._with]
+        shown = [f"{quote(name)}::text" for name in self._read.positions]
+        selected = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate([*wrong, *shown]))
+        found = session.rows(
+            f"SELECT {selected} FROM {self._read.relation} "
+            f"WHERE (\n{self._read.where}\n) AND ({' OR '.join(wrong)}) LIMIT 1"
+        )
+        for row in found:
+            column = self._with[row.index(True)]
+            named = exact.named_row(zip(self._read.positions, row[len(wrong) :], strict=True))
+            raise exact.lossy(self._read, column, "NaN", named)
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A read-only transaction on a connection of its own, behind a name in DuckDB."""
+
+    login: Login
+    read: Read
+    duckdb: DuckDBPyConnection
+    name: str
+    backend: int
+
+    def stream(self, sql: str, rows: int) -> Generator[pa.RecordBatch]:
+        with _failures(self.login, self.read):
+            stream = iter(_query(self.duckdb, self.name, sql).to_arrow_reader(rows))
+        complete = False
+        try:
+            while (raw := self._next(stream)) is not None:
+                yield raw
+            complete = True
+        finally:
+            if not complete:
+                _cancel(self.login, self.backend)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with _failures(self.login, self.read):
+            return _query(self.duckdb, self.name, sql).fetchall()
+
+    def _next(self, stream: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        with _failures(self.login, self.read):
+            return next(stream, None)
+
+
+_NUMBERS = count(1)
+
+
+@contextmanager
+def _session(login: Login, read: Read) -> Iterator[_Session]:
+    name = f"source_{next(_NUMBERS)}"
+    with closing(_duckdb(os.getpid()).cursor()) as duckdb:
+        _attach(duckdb, login, name)
+        try:
+            yield _begin(duckdb, login, read, name)
+        finally:
+            _detach(duckdb, name)
+
+
+def _begin(duckdb: DuckDBPyConnection, login: Login, read: Read, name: str) -> _Session:
+    """DuckDB's BEGIN for what is attached to be read: REPEATABLE READ READ ONLY, and one connection."""
+    pins = ", ".join(
+        f"set_config('{setting}', '{value}', true) AS c{number}"
+        for number, (setting, value) in enumerate(_PINNED.items(), 1)
+    )
+    with _failures(login, read):
+        duckdb.execute("BEGIN")
+        if read.snapshot is not None:
+            snapshot = f"SET TRANSACTION SNAPSHOT {text_literal(read.snapshot)}"
+            duckdb.execute("CALL postgres_execute(?, ?)", [name, snapshot])
+        [(backend, *_)] = _query(duckdb, name, f"SELECT pg_backend_pid() AS c0, {pins}").fetchall()
+    return _Session(login, read, duckdb, name, backend)
+
+
+def _query(duckdb: DuckDBPyConnection, name: str, sql: str) -> DuckDBPyConnection:
+    return duckdb.execute("FROM postgres_query(?, ?)", [name, sql])
+
+
+def _attach(duckdb: DuckDBPyConnection, login: Login, name: str) -> None:
+    from duckdb import Error
+
+    tls = login.tls
+    files = {"sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
+    address = make_conninfo(
+        host=login.host,
+        port=login.port,
+        dbname=login.database,
+        user=login.username,
+        password=login.password,
+        application_name=APPLICATION_NAME,
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        client_encoding="UTF8",
+        keepalives_idle=60,
+        sslmode=tls.mode,
+        **{key: path for key, path in files.items() if path},
+    )
+    quoted = address.replace("'", "''")
+    with errors(login):
+        try:
+            duckdb.execute(f"ATTACH '{quoted}' AS {name} (TYPE postgres, READ_ONLY)")
+        except Error as error:
+            reason = str(error).rpartition('": ')[2]
+            raise psycopg.OperationalError(reason) from None  # it holds the password
+
+
+def _detach(duckdb: DuckDBPyConnection, name: str) -> None:
+    """Said aloud: if DuckDB finds by itself that it cannot roll back, it ends the process."""
+    from duckdb import Error
+
+    for statement in ("ROLLBACK", f"DETACH {name}"):
+        with suppress(Error):  # the connection may be gone; it only read, so nothing can be lost with it
+            duckdb.execute(statement)
+
+
+@lru_cache(maxsize=1)
+def _duckdb(process: int) -> DuckDBPyConnection:
+    """One for each process, since loading the scanner takes longer than reading a small chunk."""
+    del process  # a forked child must not use its parent's
+    import duckdb
+
+    settings: dict[str, Any] = {
+        "threads": 1,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    instance = duckdb.connect(config=settings)
+    quoted = str(_scanner(duckdb.__version__)).replace("'", "''")
+    instance.execute(f"LOAD '{quoted}'")
+    return instance
+
+
+def _scanner(version: str) -> Path:
+    package = "duckdb_extension_postgres_scanner"
+    spec = find_spec(package)
+    for folder in spec.submodule_search_locations or () if spec else ():
+        path = Path(folder) / "extensions" / f"v{version}" / "postgres_scanner.duckdb_extension"
+        if path.exists():
+            return path
+    raise ConfigError(
+        f"{package} for DuckDB {version} is not installed", hint="install the extra: tidegate[postgresql]"
+    )
+
+
+# --- Failures ----------------------------------------------------------------
+
+_LOST = ("server closed the connection", "no connection to the server", "could not receive data", "SSL ")
+
+
+@contextmanager
+def _failures(login: Login, read: Read) -> Iterator[None]:
+    """Put what goes wrong in DuckDB, or in the stream it hands to Arrow, into words."""
+    from duckdb import Error
+
+    try:
+        yield
+    except (Error, OSError, pa.ArrowException) as error:
+        raise _in_words(login, read, str(error)) from error
+
+
+def _in_words(login: Login, read: Read, text: str) -> TidegateError:
+    fatal = "FATAL:" in text or any(phrase in text for phrase in _LOST)
+    said = text.rpartition("FATAL:" if "FATAL:" in text else "ERROR:")[2].strip().partition("\n")[0]
+    if fatal:
+        return ConnectError(f"the connection failed: {said}", where=login.where, hint="run it again")
+    hint = f'`GRANT SELECT` on the table to "{login.username}"' if "permission denied" in said else None
+    return SourceError(said, where=exact.place(read), hint=hint)
+
+
+def _cancel(login: Login, backend: int) -> None:
+    """End a query that nobody reads any more: DuckDB would fetch all of it before it rolls back."""
+    # It only reads, so nothing is lost if it cannot be ended: it ends by itself.
+    with suppress(TidegateError, psycopg.Error), closing(connect(login)) as session:
+        run(session, f"SELECT pg_cancel_backend({backend})")
