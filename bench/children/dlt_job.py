@@ -11,8 +11,8 @@ from pathlib import Path
 
 os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
 
-import dlt  # type: ignore[import-not-found]  # noqa: E402 - settings are read when it is imported
-from dlt.sources.sql_database import sql_table  # type: ignore[import-not-found]  # noqa: E402
+import dlt  # type: ignore[import-not-found]
+from dlt.sources.sql_database import sql_table  # type: ignore[import-not-found]
 
 
 def copy(url: str, table: str, folder: Path) -> None:

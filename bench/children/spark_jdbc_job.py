@@ -1,18 +1,17 @@
 """Copies one table to Parquet files with Spark's JDBC reader.
 
-Arguments: `cold` or `warm`, the drivers' jars, URL, user, password, table, key, rows, partitions, and a
-folder for each time it is to be copied. Or: `download`, the drivers' coordinates, Ivy's folder.
+Arguments: `cold` or `warm`, the drivers' jars, the reader's options as JSON, and a folder for each time the
+table is to be copied. Or: `download`, the drivers' coordinates, Ivy's folder.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-
-DRIVERS = {"jdbc:mysql": "org.mariadb.jdbc.Driver", "jdbc:postgresql": "org.postgresql.Driver"}
 
 
 def session(**conf: str) -> SparkSession:
@@ -34,30 +33,14 @@ def warm_up(spark: SparkSession) -> None:
     spark.range(2).mapInArrow(same, "id long").collect()
 
 
-def main(
-    start: str,
-    jars: str,
-    url: str,
-    user: str,
-    password: str,
-    table: str,
-    key: str,
-    rows: str,
-    partitions: str,
-    *folders: str,
-) -> None:
+def main(start: str, jars: str, options: str, *folders: str) -> None:
     spark = session(**{"spark.jars": jars})
     if start == "warm":
         warm_up(spark)
-    options = {
-        **{"url": url, "user": user, "password": password, "dbtable": table},
-        **{"driver": DRIVERS[url.partition("://")[0]], "fetchsize": "10000"},
-        **{"partitionColumn": key, "lowerBound": "1", "upperBound": rows, "numPartitions": partitions},
-    }
     for folder in folders:
         name = folder.rpartition("/")[2]
         print(f"@begin {name}", flush=True)
-        copy(spark, options, folder)
+        copy(spark, json.loads(options), folder)
         print(f"@end {name}", flush=True)
     spark.stop()
 

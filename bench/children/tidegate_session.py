@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from tidegate.config.project import Project
 from tidegate.spark.session import LazySession
-from tidegate.sync.library import new_token, now, open_parts, open_session
+from tidegate.sync.clock import new_token, now
+from tidegate.sync.library import open_parts, open_session
 from tidegate.sync.pipeline import Request, Scope, sync_pipeline
 from tidegate.sync.progress import Silence
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,16 +39,9 @@ class SparkJdbc:
     def _run(
         self, server: Server, table: Table, folder: Path, runs: list[str], start: str
     ) -> dict[str, Measured]:
-        return metered(
-            [
-                *(sys.executable, str(JOB), start, ",".join(self._jars())),
-                *(_url(server), server.user, server.password),
-                *(table.name, KEY, str(table.rows), str(PARTITIONS)),
-                *(str(folder / run) for run in runs),
-            ],
-            server,
-            folder,
-        )
+        options = json.dumps(_connection(server) | _reading(table))
+        command = [sys.executable, str(JOB), start, ",".join(self._jars()), options]
+        return metered([*command, *(str(folder / run) for run in runs)], server, folder)
 
     def _jars(self) -> list[str]:
         """Fetched once, by Spark itself, so that no measured run waits for a repository."""
@@ -63,16 +58,29 @@ def _artifact(coordinates: str) -> str:
 
 
 def _download(ivy: Path) -> None:
-    import subprocess
-
     command = [sys.executable, str(JOB), "download", ",".join(DRIVERS), str(ivy)]
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _url(server: Server) -> str:
+def _reading(table: Table) -> dict[str, str]:
+    """As Spark's documentation advises: several connections by key, and rows fetched as they are used."""
+    return {
+        "dbtable": table.name,
+        "partitionColumn": KEY,
+        "lowerBound": "1",
+        "upperBound": str(table.rows),
+        "numPartitions": str(PARTITIONS),
+        "fetchsize": "10000",
+    }
+
+
+def _connection(server: Server) -> dict[str, str]:
+    login = {"user": server.user, "password": server.password}
+    where = f"{server.host}:{server.port}/{server.database}"
     match server.kind:
         case "mysql":
             # Spark knows MariaDB by the URL of MySQL only; the driver has to be told that this is meant.
-            return f"jdbc:mysql://{server.host}:{server.port}/{server.database}?permitMysqlScheme"
+            url, driver = f"jdbc:mysql://{where}?permitMysqlScheme", "org.mariadb.jdbc.Driver"
         case "postgresql":
-            return f"jdbc:postgresql://{server.host}:{server.port}/{server.database}"
+            url, driver = f"jdbc:postgresql://{where}", "org.postgresql.Driver"
+    return {"url": url, "driver": driver, **login}

@@ -46,7 +46,9 @@ class Tidegate:
     def _run(self, command: list[str], server: Server, table: Table, folder: Path) -> dict[str, Measured]:
         runs = ["first", "second"] if str(SESSION) in command else ["first"]
         for run in runs:
-            write_pipeline(folder, run, {table.name: {"cdc_strategy": self.strategy, **CURSORS[self.strategy]}})
+            write_pipeline(
+                folder, run, {table.name: {"cdc_strategy": self.strategy, **CURSORS[self.strategy]}}
+            )
         write_connections(folder, server, runs)
         return metered([*command, str(folder)], server, folder)
 

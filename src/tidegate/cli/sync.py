@@ -268,9 +268,14 @@ class Round:
             return NotStarted(pipeline.name, request.tables, started, now(), error)
 
     def _verified(self, result: SyncResult, pipeline: Pipeline, parts: Any) -> SyncResult:
+        from tidegate.cli.failures import say
         from tidegate.sync.verifying import verified
 
-        return verified(result, pipeline, parts)
+        checked = verified(result, pipeline, parts)
+        for name, table in checked.tables.items():
+            if table.error is not None and result.tables[name].error is None:
+                say(self.invocation, table.error)
+        return checked
 
     def _write_json(self, results: list[dict[str, Any]]) -> None:
         """One pipeline is one object, several are a list of them."""

@@ -24,8 +24,9 @@ from tidegate.sources.login import Login
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_types import Declared, data_type
+from tidegate.sources.mysql_unfinished import Rows, Unfinished, whole_moment
 from tidegate.sources.mysql_watch import MySQLWatch
-from tidegate.sources.sql import TableName
+from tidegate.sources.sql import TableName, both
 from tidegate.sources.values import date_of, timestamp_of
 
 _SYSTEM_SCHEMAS = "('information_schema', 'mysql', 'performance_schema', 'sys')"
@@ -168,6 +169,31 @@ class MySQL:
         return column.type.precision or 0
 
     # --- transactions
+
+    def earliest_unfinished(
+        self, relation: Relation, columns: tuple[Column, ...], window: Window
+    ) -> Value | None:
+        """Looked for where rows are written, which may be this server's primary."""
+        writer = self._primary if isinstance(self.server_observer, Replicated) and self._primary else self
+        names = dict.fromkeys((*relation.schema.key, *(column.name for column in columns[1:])))
+        rows = Rows(
+            relation=relation.sql,
+            condition=both(self.within(relation, columns, window), relation.filter),
+            timestamp=quote(columns[0].name),
+            identity=", ".join(map(quote, names)) or "''",
+        )
+        found = Unfinished(writer.dirty_rows, writer.rows).earliest(rows)
+        return None if found is None else self.value(columns[0], whole_moment(found))
+
+    def dirty_rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows as they would be if every open transaction committed now."""
+        with errors(self.login):
+            session = connect(self.login)
+            try:
+                run(session, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+                return run(session, sql)
+            finally:
+                mysql_session.close(session)
 
     def observer(self, relation: Relation, table: TableName | None) -> Observer:
         del relation

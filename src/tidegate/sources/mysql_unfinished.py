@@ -17,7 +17,8 @@ Ask = Callable[[str], list[Row]]
 Groups = dict[str, tuple[int, int]]
 """By a prefix of the timestamp: how many rows, and a checksum of which."""
 
-_HOUR, _SECOND, _MICROSECOND, _DAY = 13, 19, 26, 10
+_HOUR, _SECOND, _MICROSECOND = 13, 19, 26
+"""How much of `2026-01-31 23:59:59.123456` tells the hour, the second, everything."""
 _MOST_GROUPS = 50
 """How many groups are looked into before the rest is taken to hide something."""
 
@@ -78,6 +79,11 @@ def _grouped(rows: Rows, size: int, within: str) -> str:
         f"SELECT {prefix}, COUNT(*), BIT_XOR(CRC32(CONCAT_WS(',', {rows.timestamp}, {rows.identity}))) "
         f"FROM {rows.relation} WHERE {narrowed} GROUP BY 1"
     )
+
+
+def whole_moment(prefix: str) -> str:
+    """The first moment that begins with the prefix."""
+    return f"{prefix}:00:00" if len(prefix) == _HOUR else prefix
 
 
 def _edge(prefix: str, digit: str) -> str:

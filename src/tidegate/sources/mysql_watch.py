@@ -43,7 +43,7 @@ _DENIED = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, 
 _PREPARED = "xa:"
 _BARE = "?"
 
-_EARLIEST = "LEAST({})".format(
+EARLIEST_MOMENT = "LEAST({})".format(
     ", ".join(
         f"IF(FROM_UNIXTIME(UNIX_TIMESTAMP({{reading}}) - {shift}) = {{reading}}, "
         f"UNIX_TIMESTAMP({{reading}}) - {shift}, UNIX_TIMESTAMP({{reading}}))"
@@ -55,7 +55,7 @@ _EARLIEST = "LEAST({})".format(
 _TRANSACTIONS = (
     "SELECT trx_mysql_thread_id, {}, trx_is_read_only, trx_foreign_key_checks, trx_id "
     "FROM information_schema.innodb_trx"
-).format(_EARLIEST.format(reading="trx_started"))
+).format(EARLIEST_MOMENT.format(reading="trx_started"))
 
 _STATEMENTS = (
     "SELECT id, user, host, command, {elapsed}, {query}, state, LEFT(info, 200), UTC_TIMESTAMP(6) "

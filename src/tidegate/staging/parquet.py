@@ -6,21 +6,73 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.config.settings import Compression
+
+ROW_GROUP_ROWS = 200_000
+ROW_GROUP_BYTES = 64 << 20
+"""What is held in memory until it is written, whatever the width of the rows."""
+
+_SAMPLE_ROWS = 20_000
+_FEW = 0.1
+"""The share of different values up to which a dictionary pays."""
 
 
 def write_segment(
     file: BinaryIO, schema: pa.Schema, batches: Iterator[pa.RecordBatch], *, compression: Compression
 ) -> int:
-    """Write the batches and return how many rows there were."""
+    """Write the batches and return how many rows there were.
+
+    Every batch written by itself would be a row group of its own, so they are gathered first.
+    """
     plain = schema.remove_metadata()
-    rows = 0
-    with pq.ParquetWriter(
-        file, plain, compression=compression.value, store_schema=False, use_deprecated_int96_timestamps=False
-    ) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            rows += batch.num_rows
+    groups = _row_groups(plain, batches)
+    first = next(groups, plain.empty_table())
+    with _writer(file, plain, first, compression) as writer:
+        rows = _write(writer, first)
+        for group in groups:
+            rows += _write(writer, group)
     return rows
+
+
+def _write(writer: pq.ParquetWriter, group: pa.Table) -> int:
+    if group.num_rows:
+        writer.write_table(group, row_group_size=group.num_rows)
+    return int(group.num_rows)
+
+
+def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema)  # which refuses a batch of any other schema
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def _writer(file: BinaryIO, schema: pa.Schema, first: pa.Table, compression: Compression) -> pq.ParquetWriter:
+    """Pages of version 1, plain values and dictionaries: what every reader of Parquet knows."""
+    return pq.ParquetWriter(
+        file,
+        schema,
+        compression=compression.value,
+        use_dictionary=_worth_a_dictionary(first),
+        version="2.6",  # keeps microseconds and unsigned integers what they are
+        data_page_version="1.0",
+        store_schema=False,
+    )
+
+
+def _worth_a_dictionary(table: pa.Table) -> list[str]:
+    """Texts that repeat. For all else a dictionary is work for nothing: it grows, and is thrown away."""
+    sample = table.slice(0, _SAMPLE_ROWS)
+    most = sample.num_rows * _FEW
+    texts = [field.name for field in sample.schema if field.type in (pa.string(), pa.binary())]
+    return [name for name in texts if pc.count_distinct(sample.column(name)).as_py() <= most]

@@ -409,16 +409,13 @@ SELECT EXISTS (
   WHERE a.attrelid = {_TABLE} AND a.attnum > 0 AND (a.attacl IS NOT NULL OR a.attidentity <> '')
 ) OR EXISTS (
   SELECT 1 FROM pg_depend d
-  WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = {_TABLE}
-    AND NOT (d.classid = 'pg_type'::regclass AND d.deptype = 'i')
-    AND NOT EXISTS (SELECT 1 FROM pg_attrdef o
-                    WHERE d.classid = 'pg_attrdef'::regclass AND o.oid = d.objid AND o.adrelid = d.refobjid)
-    AND NOT EXISTS (SELECT 1 FROM pg_statistic_ext o
-                    WHERE d.classid = 'pg_statistic_ext'::regclass AND o.oid = d.objid)
-    AND NOT EXISTS (SELECT 1 FROM pg_class o WHERE d.classid = 'pg_class'::regclass AND o.oid = d.objid
-                    AND (o.relkind = 't' OR o.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = d.refobjid)))
-    AND NOT EXISTS (SELECT 1 FROM pg_constraint o WHERE d.classid = 'pg_constraint'::regclass AND o.oid = d.objid
-                    AND o.conrelid = d.refobjid AND o.contype <> 'f')
+  WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = {_TABLE} AND d.objid NOT IN (
+    SELECT reltype FROM pg_class WHERE oid = d.refobjid
+    UNION ALL SELECT reltoastrelid FROM pg_class WHERE oid = d.refobjid
+    UNION ALL SELECT indexrelid FROM pg_index WHERE indrelid = d.refobjid
+    UNION ALL SELECT oid FROM pg_attrdef WHERE adrelid = d.refobjid
+    UNION ALL SELECT oid FROM pg_statistic_ext WHERE stxrelid = d.refobjid
+    UNION ALL SELECT oid FROM pg_constraint WHERE conrelid = d.refobjid AND contype <> 'f')
 ) OR EXISTS (
   SELECT 1 FROM pg_depend d JOIN pg_class c ON c.oid = {_TABLE} AND d.refobjid = c.reltype
   WHERE d.refclassid = 'pg_type'::regclass AND NOT (d.classid = 'pg_type'::regclass AND d.deptype = 'i')
