@@ -75,12 +75,15 @@ def _reading(table: Table) -> dict[str, str]:
 
 
 def _connection(server: Server) -> dict[str, str]:
-    login = {"user": server.user, "password": server.password}
     where = f"{server.host}:{server.port}/{server.database}"
+    login = {"user": server.user, "password": server.password}
     match server.kind:
         case "mysql":
             # Spark knows MariaDB by the URL of MySQL only; the driver has to be told that this is meant.
-            url, driver = f"jdbc:mysql://{where}?permitMysqlScheme", "org.mariadb.jdbc.Driver"
+            return {
+                "url": f"jdbc:mysql://{where}?permitMysqlScheme",
+                "driver": "org.mariadb.jdbc.Driver",
+                **login,
+            }
         case "postgresql":
-            url, driver = f"jdbc:postgresql://{where}", "org.postgresql.Driver"
-    return {"url": url, "driver": driver, **login}
+            return {"url": f"jdbc:postgresql://{where}", "driver": "org.postgresql.Driver", **login}

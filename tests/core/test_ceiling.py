@@ -174,6 +174,14 @@ def test_the_oldest_candidates_are_kept(seen: list[Candidate], open_now: set[str
     assert all(old.seen_at <= new.seen_at for old in kept for new in dropped)
 
 
+def test_when_there_are_too_many_candidates_the_newest_go() -> None:
+    waiting = [Candidate(Position.of(i), NOW + SECOND * i, ("a",)) for i in range(2, 42)]
+    settled = Candidate(Position.of(1), NOW, ())
+    for seen in (waiting, [settled, *waiting], [*reversed(waiting), settled]):
+        _, kept = settle(seen, {"a"})
+        assert list(kept) == waiting[:MOST_CANDIDATES]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 60)), min_size=1, max_size=80), st.integers(1, 5))
 def test_overlapping_transactions_never_starve_a_stream(begun: list[tuple[int, int]], pause: int) -> None:
     """Each transaction takes an id, stays open for a while and commits; runs look now and then.

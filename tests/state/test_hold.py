@@ -374,6 +374,16 @@ def test_a_lost_answer_under_a_lost_lease_is_no_success(held: HeldStream, store:
     assert store.writes == 1
 
 
+def test_a_rival_who_wrote_the_same_does_not_make_our_commit_land(held: HeldStream, store: Faulty) -> None:
+    def rival_writes() -> None:
+        LocalStore.write(store, mark(number=1), expected=0, lease=take_over(store))
+        lose_answer()
+
+    store.before_write = [rival_writes]
+    with pytest.raises(LeaseLost):
+        held.commit(mark(number=1))
+
+
 def test_what_somebody_else_wrote_is_not_taken_for_our_own(held: HeldStream, store: Faulty) -> None:
     def forge() -> None:
         stored = store.read(STREAM)

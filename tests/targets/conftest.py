@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-pytest.register_assert_rewrite("tidegate.testing.targets")
+if "tidegate.testing.targets" not in sys.modules:  # once it is imported, it is too late
+    pytest.register_assert_rewrite("tidegate.testing.targets")

@@ -70,8 +70,19 @@ class TestContract(TargetContract):
     def count_beside(self, target: Target, name: str) -> int:
         assert isinstance(target, DuckDbTarget)
         assert isinstance(target.database, DuckDb)
-        [(count,)] = execute(target.database.path, f"SELECT count(*) FROM {name}")
-        return int(count)
+        return counted(target.database.path, name)
+
+
+def counted(path: Path, name: str) -> int:
+    """The rows that another connection of this process sees; it may have to wait until one has closed."""
+    while True:
+        try:
+            [(count,)] = execute(path, f"SELECT count(*) FROM {name}")
+        except duckdb.BinderException as error:
+            if "Unique file handle conflict" not in str(error):
+                raise
+        else:
+            return int(count)
 
 
 def execute(path: Path, *statements: str) -> list[tuple[Any, ...]]:

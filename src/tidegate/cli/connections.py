@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from tidegate.core.errors import ConnectError, TidegateError, UsageError
 
 if TYPE_CHECKING:
     from tidegate.config.connections import Section
+    from tidegate.sources.contract import Source
 
 
 @click.group(cls=Group, name="connections")
@@ -75,21 +77,44 @@ def test(ctx: click.Context, /, *, names: Sequence[str], as_json: bool) -> int:
     invocation = invocation_of(ctx)
     entries = _entries(invocation)
     _demand_known(names, entries)
-    results = []
-    codes = set()
-    for section, name in entries:
-        if names and name not in names:
-            continue
-        error, answer = _try(invocation, section, name)
-        codes.add(error.exit_code if error else 0)
-        fact = {"kind": section.value, "name": name, "ok": error is None, "answer": answer}
-        results.append({**fact, "hint": error.hint if error else None})
-        if not as_json:
-            _tell(invocation, section, name, error, answer)
+    results = [_try(invocation, section, name) for section, name in entries if not names or name in names]
     if as_json:
-        print_json(results)
-    bad = codes - {0}
+        print_json([result.to_json() for result in results])
+    else:
+        for result in results:
+            result.tell(invocation)
+    bad = {result.error.exit_code for result in results if result.error}
     return 0 if not bad else ConnectError.exit_code if ConnectError.exit_code in bad else max(bad)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a connection answered."""
+
+    kind: str
+    name: str
+    text: str
+    warnings: tuple[str, ...] = ()
+    error: TidegateError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "ok": self.error is None,
+            "answer": self.text,
+            "warnings": list(self.warnings),
+            "hint": self.error.hint if self.error else None,
+        }
+
+    def tell(self, invocation: Invocation) -> None:
+        if self.error is not None:
+            where = f" ({self.error.where})" if self.error.where else ""
+            invocation.terminal.error(f"{self.kind} {self.name}{where}: {self.text}", self.error.hint)
+            return
+        invocation.terminal.show(f"{self.kind} {self.name}: {self.text}")
+        for warning in self.warnings:
+            invocation.terminal.warn(f"{self.kind} {self.name}: {warning}")
 
 
 def _entries(invocation: Invocation) -> list[tuple[Section, str]]:
@@ -111,10 +136,14 @@ def _demand_known(names: Sequence[str], entries: Sequence[tuple[Section, str]]) 
             )
 
 
-def _try(invocation: Invocation, section: Section, name: str) -> tuple[TidegateError | None, str]:
+Tested = tuple[str, tuple[str, ...]]
+"""What works, in words, and what does not quite."""
+
+
+def _try(invocation: Invocation, section: Section, name: str) -> Answer:
     from tidegate.config.connections import Section
 
-    tests: dict[Section, Callable[[Any, str], str]] = {
+    tests: dict[Section, Callable[[Any, str], Tested]] = {
         Section.SOURCE: _source,
         Section.TARGET: _target,
         Section.STAGING: _staging,
@@ -123,23 +152,38 @@ def _try(invocation: Invocation, section: Section, name: str) -> tuple[TidegateE
     connections = invocation.project.connections
     try:
         connections.check_available(section, name)
-        return None, tests[section](connections, name)
+        return Answer(section.value, name, *tests[section](connections, name))
     except TidegateError as error:
-        return error, error.message
+        return Answer(section.value, name, error.message, error=error)
 
 
-def _source(connections: Any, name: str) -> str:
+def _source(connections: Any, name: str) -> Tested:
     from tidegate.observe.figures import counted
     from tidegate.sync.library import source_of
 
     source = source_of(connections, name)
     try:
-        return f"connected, {counted(len(source.tables()), 'table')} can be read"
+        tables = source.tables()
+        safe, warnings = _ceiling(source, tables)
+        return f"connected, {counted(len(tables), 'table')} can be read{safe}", warnings
     finally:
         source.close()
 
 
-def _target(connections: Any, name: str) -> str:
+def _ceiling(source: Source, tables: Sequence[str]) -> Tested:
+    """Whether open transactions can be seen here, so that no row is skipped because it committed late."""
+    from datetime import timedelta
+
+    from tidegate.core.strategies import CeilingSettings, Cursor
+
+    if not tables:
+        return "", ()
+    # A cursor without columns asks for the clock and the open transactions alone.
+    ceiling = source.freeze(source.table(tables[0]), Cursor(), CeilingSettings(max_wait=timedelta(0)))
+    return ("", ceiling.warnings) if ceiling.warnings else (", and open transactions can be seen", ())
+
+
+def _target(connections: Any, name: str) -> Tested:
     from tidegate.core.watermark import StreamId
     from tidegate.sync.library import target_of
 
@@ -147,20 +191,20 @@ def _target(connections: Any, name: str) -> str:
     try:
         # Any question will do; this one is cheap, and asks what loading asks first.
         target.last_run(StreamId("tidegate", "connections test"))
-        return "connected"
+        return "connected", ()
     finally:
         target.close()
 
 
-def _staging(connections: Any, name: str) -> str:
+def _staging(connections: Any, name: str) -> Tested:
     from tidegate.observe.figures import counted, size
     from tidegate.sync.library import open_staging
 
     found = list(open_staging(connections.staging(name)).list())
-    return f"reachable, {counted(len(found), 'file')}, {size(sum(item.bytes for item in found))}"
+    return f"reachable, {counted(len(found), 'file')}, {size(sum(item.bytes for item in found))}", ()
 
 
-def _state(connections: Any, name: str) -> str:
+def _state(connections: Any, name: str) -> Tested:
     from tidegate.observe.figures import counted
     from tidegate.state.opening import open_store
 
@@ -169,15 +213,5 @@ def _state(connections: Any, name: str) -> str:
         listing = store.streams()
     finally:
         store.close()
-    damaged = f", {counted(len(listing.damaged), 'damaged record')}" if listing.damaged else ""
-    return f"reachable, {counted(len(listing.streams), 'table')} known{damaged}"
-
-
-def _tell(
-    invocation: Invocation, section: Section, name: str, error: TidegateError | None, answer: str
-) -> None:
-    if error is None:
-        invocation.terminal.show(f"{section.value} {name}: {answer}")
-        return
-    where = f" ({error.where})" if error.where else ""
-    invocation.terminal.error(f"{section.value} {name}{where}: {answer}", error.hint)
+    damaged = tuple(f"{record.where}: {record.problem}" for record in listing.damaged)
+    return f"reachable, {counted(len(listing.streams), 'table')} known", damaged

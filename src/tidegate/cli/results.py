@@ -64,32 +64,34 @@ _TONES = {
 def show_results(terminal: Terminal, results: Sequence[Result]) -> None:
     if terminal.quiet:
         return
-    several = len(results) > 1
-    rows = [
-        _row(result.pipeline if several else None, table)
-        for result in results
-        for table in result.tables.values()
-    ]
-    headings = ["table", "status", "extracted", "loaded", "files", "size", "up to", "held back", "time"]
+    rows = [_row(result.pipeline, table) for result in results for table in result.tables.values()]
     if rows:
-        terminal.table(["pipeline", *headings] if several else headings, rows)
+        # A column that would say the same of every table says nothing.
+        needless = {"pipeline"} if len(results) == 1 else set()
+        if all(row["held back"] == _NONE for row in rows):
+            needless.add("held back")
+        headings = [heading for heading in rows[0] if heading not in needless]
+        terminal.table(headings, [[row[heading] for heading in headings] for row in rows])
     terminal.say(_summary(results), Tone.STRONG)
 
 
-def _row(pipeline: str | None, result: TableResult) -> list[Cell]:
+_NONE = "–"
+
+
+def _row(pipeline: str, result: TableResult) -> dict[str, Cell]:
     high = result.window.high if result.window else None
-    cells: list[Cell] = [
-        result.table,
-        Toned(result.status.replace("_", " "), _TONES[result.status]),
-        f"{result.rows_extracted:,}",
-        f"{result.rows_loaded:,}",
-        f"{result.files_created:,}",
-        size(result.bytes) if result.bytes else "–",
-        str(high) if high else "–",
-        span(result.held_back_seconds) if result.held_back_seconds else "–",
-        span(result.duration_seconds),
-    ]
-    return cells if pipeline is None else [pipeline, *cells]
+    return {
+        "pipeline": pipeline,
+        "table": result.table,
+        "status": Toned(result.status.replace("_", " "), _TONES[result.status]),
+        "extracted": f"{result.rows_extracted:,}",
+        "loaded": f"{result.rows_loaded:,}",
+        "files": f"{result.files_created:,}",
+        "size": size(result.bytes) if result.bytes else _NONE,
+        "up to": str(high) if high else _NONE,
+        "held back": span(result.held_back_seconds) if result.held_back_seconds else _NONE,
+        "time": span(result.duration_seconds),
+    }
 
 
 def _summary(results: Sequence[Result]) -> str:

@@ -80,8 +80,7 @@ class Terminal:
         if self.fancy:
             self.console.print(_text(Toned(text, tone)), soft_wrap=True)
             return
-        with self._turn:
-            print(_printable(text), file=self.out, flush=True)
+        self._print(text, self.out)
 
     def warn(self, text: str) -> None:
         self._aloud("warning", Tone.WARN, text, None)
@@ -101,17 +100,51 @@ class Terminal:
                 line = Text.assemble((label, colour.value), _printable(rest))
                 self._err_console.print(line, soft_wrap=True)
             else:
-                with self._turn:
-                    print(f"{label}{_printable(rest)}", file=self.err, flush=True)
+                self._print(f"{label}{rest}", self.err)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = "") -> None:
-        if self.fancy:
-            self._rich_table(headings, rows, title)
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        if not self.fancy:
+            self._print("\n".join(plain_table(headings, rows)), self.out)
             return
-        lines = [title] if title else []
-        lines += plain_table(headings, rows)
+        words = [_longest_word([heading, *(row[i] for row in rows)]) for i, heading in enumerate(headings)]
+        if sum(words) + _BETWEEN * len(words) <= self.console.width:
+            self._rich_table(headings, rows, words)
+        else:
+            self._records(headings, rows)
+
+    def _rich_table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], narrowest: Sequence[int]
+    ) -> None:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        for number, heading in enumerate(headings):
+            right = _numeric([row[number] for row in rows])
+            table.add_column(heading, justify="right" if right else "left", min_width=narrowest[number])
+        for row in rows:
+            table.add_row(*(_text(cell) for cell in row))
+        self.console.print(table)
+
+    def _records(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Too wide for this terminal: each row becomes a few lines, and what is empty is left out."""
+        from rich.text import Text
+
+        margin = max(map(len, headings)) + _BETWEEN
+        for row in rows:
+            self.console.print(Text.assemble("\n", (_printable(_plain(row[0])), Tone.STRONG.value)))
+            for heading, cell in zip(headings[1:], row[1:], strict=True):
+                if _plain(cell) not in ("", "–"):
+                    label = (f"  {heading}".ljust(margin), Tone.FAINT.value)
+                    self.console.print(Text.assemble(label, _text(cell)), soft_wrap=True)
+        self.console.print()
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        # A stream that knows fewer signs than we write shows a question mark, and stops nothing.
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        known = _printable(text).encode(encoding, "replace").decode(encoding)
         with self._turn:
-            print("\n".join(_printable(line) for line in lines), file=self.out, flush=True)
+            print(known, file=stream, flush=True)
 
     def _rich_table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
         from rich import box
@@ -176,6 +209,14 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list
         )
         lines.append("  ".join(aligned).rstrip())
     return lines
+
+
+_BETWEEN = 3
+"""Columns of the terminal between two columns of a table."""
+
+
+def _longest_word(cells: Sequence[Cell]) -> int:
+    return max((len(word) for cell in cells for word in _plain(cell).split()), default=0)
 
 
 def _plain(cell: Cell) -> str:

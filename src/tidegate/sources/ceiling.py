@@ -33,7 +33,7 @@ POLL = timedelta(milliseconds=150)
 """Between two looks at the open transactions. Looked at more often, MySQL shows an old list for ever."""
 
 UNSEEN = "unseen"
-"""Stands in a candidate for the transactions that could not be listed: only its age can settle it."""
+"""Stands in a candidate for the transactions that were open and could not be listed."""
 
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
@@ -267,8 +267,8 @@ class Freezing:
         pool = _with_newest(candidates, Candidate(seen, clock, tuple(sorted(listed))))
         deadline = self._deadline()
         while True:
-            pool = [self._followed(candidate, listed, clock) for candidate in pool]
-            position, rest = settle(pool, {*listed, UNSEEN})
+            pool = [self._followed(candidate, listed) for candidate in pool]
+            position, rest = settle(pool, listed)
             blockers = listed.keys() & {name for candidate in rest for name in candidate.open}
             if position == seen or self._gives_up(blockers, deadline):
                 break
@@ -278,14 +278,13 @@ class Freezing:
             return Ceiling(seen)
         return _held_ids(position, clock, [listed[name] for name in blockers], rest)
 
-    def _followed(
-        self, candidate: Candidate, listed: Mapping[str, OpenTransaction], clock: datetime
-    ) -> Candidate:
+    def _followed(self, candidate: Candidate, listed: Mapping[str, OpenTransaction]) -> Candidate:
         """A candidate that waits only for what is still open, under the name it has now."""
-        seen = {name: None for name in candidate.open if name != UNSEEN}
-        still = list(self._still_open(seen, listed))
-        if UNSEEN in candidate.open and not self._is_old(candidate, clock):
-            still.append(UNSEEN)
+        still = self._still_open({name: None for name in candidate.open if name != UNSEEN}, listed)
+        if UNSEEN in candidate.open:
+            # Of those nobody saw, the ones that have not ended can be seen now, and began before.
+            older = (t for t in listed.values() if t.started is None or t.started <= candidate.seen_at)
+            still.update({transaction.identity: transaction for transaction in older})
         return replace(candidate, open=tuple(sorted(still)))
 
     def _aged(
@@ -385,9 +384,8 @@ def _since(before: OpenTransaction | None, now: OpenTransaction) -> OpenTransact
 
 
 def _with_newest(candidates: tuple[Candidate, ...], newest: Candidate) -> list[Candidate]:
-    """An older candidate at the same position needs less to settle than the newest would, if it saw."""
-    same = [candidate for candidate in candidates if candidate.position == newest.position]
-    if any(UNSEEN not in candidate.open or candidate.open == newest.open for candidate in same):
+    """An older candidate at the same position needs no more to settle than the newest would."""
+    if any(candidate.position == newest.position for candidate in candidates):
         return list(candidates)
     return [*candidates, newest]
 

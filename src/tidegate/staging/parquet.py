@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -28,19 +29,17 @@ def write_segment(
     Every batch written by itself would be a row group of its own, so they are gathered first.
     """
     plain = schema.remove_metadata()
-    groups = _row_groups(plain, batches)
-    first = next(groups, plain.empty_table())
-    with _writer(file, plain, first, compression) as writer:
-        rows = _write(writer, first)
-        for group in groups:
-            rows += _write(writer, group)
+    rows = 0
+    with ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
+        for group in _row_groups(plain, batches):
+            writer = writer or opened.enter_context(_writer(file, plain, group, compression))
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+            del group  # or it would be held until the next one is complete
+        if writer is None:
+            opened.enter_context(_writer(file, plain, plain.empty_table(), compression))
     return rows
-
-
-def _write(writer: pq.ParquetWriter, group: pa.Table) -> int:
-    if group.num_rows:
-        writer.write_table(group, row_group_size=group.num_rows)
-    return int(group.num_rows)
 
 
 def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -53,7 +52,7 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
         if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
             yield pa.Table.from_batches(held, schema)  # which refuses a batch of any other schema
             held, rows, size = [], 0, 0
-    if held:
+    if rows:
         yield pa.Table.from_batches(held, schema)
 
 

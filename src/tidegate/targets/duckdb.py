@@ -57,6 +57,8 @@ _ALSO: dict[str, DataType] = {
 }
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
+_IN_USE = re.compile(r"Conflicting lock|Unique file handle conflict")
+"""Another process has the file, or another connection of this one is just closing it."""
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 """A quoted text, a quoted name, or, as its group, the number of a parameter."""
 _RETRY_SECONDS = 0.1
@@ -151,12 +153,11 @@ class DuckDb:
         while True:
             try:
                 return duckdb.connect(self.path.absolute(), read_only=read_only)
-            except duckdb.IOException as error:
-                holder = _HOLDER.search(str(error))
-                if holder is None:
+            except (duckdb.IOException, duckdb.BinderException) as error:
+                if not _IN_USE.search(str(error)):
                     raise self._unopened(error) from error
                 if time.monotonic() >= deadline:
-                    raise self._held(holder) from error
+                    raise self._held(error) from error
             time.sleep(_RETRY_SECONDS)
 
     def _demand_folder(self) -> None:
@@ -170,7 +171,10 @@ class DuckDb:
     def _unopened(self, error: duckdb.Error) -> ConnectError:
         return ConnectError(f"the DuckDB file cannot be opened: {_first_line(error)}", where=str(self.path))
 
-    def _held(self, holder: re.Match[str]) -> ConnectError:
+    def _held(self, error: duckdb.Error) -> ConnectError:
+        holder = _HOLDER.search(str(error))
+        if holder is None:
+            return self._unopened(error)
         pid = int(holder["pid"])
         return ConnectError(
             f"process {pid} ({_program(pid) or Path(holder['program']).name}) holds the DuckDB file, "

@@ -38,7 +38,7 @@ def _postgresql(
     *,
     host: str,
     database: str,
-    username: str,
+    username: str | None = None,
     port: int = 5432,
     password: Any = None,
     schema: str = "public",

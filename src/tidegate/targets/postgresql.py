@@ -94,7 +94,7 @@ class PostgresTarget(SqlTarget):
         host: str,
         port: int,
         database: str,
-        user: str,
+        user: str | None = None,
         password: str | None = None,
         schema: str = "public",
         options: Mapping[str, str] | None = None,
@@ -110,7 +110,8 @@ class Postgres:
     host: str
     port: int
     database: str
-    user: str
+    user: str | None
+    """None: whoever libpq takes us for."""
     password: str | None = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
     lock_wait: float = 60.0
@@ -179,9 +180,8 @@ class Postgres:
         hint = next((hint for sign, hint in _HINTS.items() if sign in said), "check host, port and network")
         secret = self.password or ""
         clean = said.replace(secret, "***") if secret else said
-        return ConnectError(
-            f"cannot connect to PostgreSQL as {self.user}: {clean}", where=self.where, hint=hint
-        )
+        who = f" as {self.user}" if self.user else ""
+        return ConnectError(f"cannot connect to PostgreSQL{who}: {clean}", where=self.where, hint=hint)
 
 
 _HINTS = {
@@ -216,7 +216,7 @@ def _translated(server: Postgres, connection: psycopg.Connection[Any]) -> Iterat
             hint="wait for it to end, or look for it in pg_stat_activity, then run this again",
         ) from error
     except errors.InsufficientPrivilege as error:
-        hint = f"grant {server.user} what is missing"
+        hint = f"grant {server.user or 'the user'} what is missing"
         raise TargetError(f"PostgreSQL: {_said(error)}", where=server.where, hint=hint) from error
     except (errors.CharacterNotInRepertoire, errors.UntranslatableCharacter) as error:
         hint = "PostgreSQL cannot store this character; leave the column out, or clean it at the source"

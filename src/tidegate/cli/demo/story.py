@@ -22,7 +22,7 @@ from tidegate.config.project import Project
 from tidegate.config.scaffold import write_project
 from tidegate.core.errors import UsageError, VerificationFailed
 from tidegate.core.watermark import StreamId, Watermark
-from tidegate.observe.figures import span
+from tidegate.observe.figures import counted, span
 from tidegate.observe.logs import LoggedProgress
 from tidegate.observe.terminal import Cell, Terminal, Tone, Toned
 from tidegate.state.opening import open_store
@@ -119,7 +119,8 @@ class _Story:
         self.shop = self.folder / "shop.db"
         self.warehouse = self.folder / "warehouse.duckdb"
         self.chapter = 0
-        self.summary: list[list[Cell]] = []
+        self.terminal.say("Tidegate: a shop's tables travel to a warehouse, exactly once.", Tone.STRONG)
+        self.terminal.say(f"Everything here is generated and stays in {self.folder}.")
 
     # --- Chapters ----------------------------------------------------------------
 
@@ -136,14 +137,14 @@ class _Story:
         self.pipeline = self.project.pipeline("shop")
         self.store = open_store(self.pipeline.state)
         self.session = AnnouncedSession(spark_settings(self.project))
-        self._add("first sync", self._sync())
+        self._sync()
 
     def second_sync(self) -> None:
         self._heading("Life goes on in the shop")
         for change in shop.change(self.shop, begin=self._ago(hours=2), end=self._ago(hours=1)):
             self._say(f"{change.rows:>9,}  {change.what}")
         self._say("Second sync: only what changed travels. The marks say where to begin.")
-        self._add("second sync", self._sync())
+        self._sync()
 
     def killed_run(self) -> None:
         self._heading("A run is killed half-way")
@@ -158,7 +159,12 @@ class _Story:
             self._say("It finished every time before it could be killed; more --rows make it slower.")
             return
         self._say("Now simply the same command again: it takes the dead run's lease over, and goes on.")
-        self._add("run again", self._sync())
+        result = self._sync().tables["orders"]
+        done, total = _progress(at)
+        self._say(
+            f"{done} chunks were safe and were not read again; the other {total - done} were: "
+            f"{counted(result.rows_extracted, 'row')} extracted, {result.rows_loaded:,} loaded."
+        )
         self._marks({"before": before, "when killed": at, "after": self._mark()})
 
     def _kill(self, attempt: int, before: Watermark) -> Watermark | None:
@@ -224,7 +230,7 @@ class _Story:
             ]
             for item in compared
         ]
-        headings = ["table", "rows in shop", "rows in warehouse", "checksum", "checksum", "agree"]
+        headings = ["table", "rows: shop", "warehouse", "checksum: shop", "warehouse", "agree"]
         self.terminal.table(headings, rows)
         if not all(item.agree for item in compared):
             raise VerificationFailed("source and warehouse differ", where=str(self.folder))
@@ -282,10 +288,6 @@ class _Story:
             if table.error is not None:
                 raise table.error
         return result
-
-    def _add(self, what: str, result: SyncResult) -> None:
-        moved = sum(table.rows_extracted for table in result.tables.values())
-        self.summary.append([what, f"{moved:,}"])
 
     def _marks(self, marks: dict[str, Watermark]) -> None:
         rows: list[list[Cell]] = [
