@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -96,7 +97,8 @@ def _peak(found: list[Result]) -> int:
 
 def _idle(found: Idle) -> str:
     seconds = [cost.seconds for cost in found.costs]
-    return f"{found.seconds:.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+    cpu = statistics.median(cost.client_cpu for cost in found.costs)
+    return f"{found.seconds:.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {cpu:.2f} s of CPU"
 
 
 def _goals(findings: Findings) -> Iterator[str]:

@@ -72,8 +72,8 @@ class Ratio:
         return statistics.median(self.values)
 
     def __str__(self) -> str:
-        spread = f" ({min(self.values):.1f} to {max(self.values):.1f})" if len(self.values) > 1 else ""
-        return f"{self.median:.1f} ×{spread}"
+        spread = f" ({min(self.values):.2f} to {max(self.values):.2f})" if len(self.values) > 1 else ""
+        return f"{self.median:.2f} ×{spread}"
 
 
 def ratio(findings: Findings, server: str, phase: str, tool: str, peer: str) -> Ratio | None:

@@ -207,6 +207,8 @@ def test_an_unknown_pipeline_names_the_nearest_one(run: Run) -> None:
         ("--load-only", "--limit", "5"),
         ("--from", "2025-01-01", "--limit", "5"),
         ("--limit", "0"),
+        ("--extract-only", "--verify-data"),
+        ("--json-output", "/no/such/folder/result.json"),
         ("--every", "0"),
     ],
 )

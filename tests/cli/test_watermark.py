@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run, Shop
 from tidegate.core.watermark import StreamId
+from tidegate.state.process import this_process
 
 
 def test_get_as_json_has_the_agreed_form(shop: Shop, run: Run) -> None:
@@ -235,9 +239,11 @@ def test_check_finds_damaged_records_and_reset_repairs_them(shop: Shop, run: Run
     result = run("watermark", "check")
     assert result.exit_code == 4
     assert str(record) in result.stderr
-    assert run("watermark", "reset", "-t", "orders", "--yes").exit_code == 0
+    reset = run("watermark", "reset", "-t", "orders", "--yes")
+    assert reset.exit_code == 0
+    [aside] = record.parent.glob("*.damaged-*")
+    assert str(aside) in reset.stderr
     assert run("watermark", "check").exit_code == 0
-    assert list(record.parent.glob("*.damaged-*"))
 
 
 def test_export_and_import_bring_a_lost_state_back(shop: Shop, run: Run) -> None:
@@ -271,3 +277,30 @@ def test_import_refuses_what_is_no_backup(shop: Shop, run: Run, text: str) -> No
     file = shop.root / "backup.json"
     file.write_text(text)
     assert run("watermark", "import", str(file), "--all", "--yes").exit_code == 2
+
+
+def test_a_dead_process_holds_nothing_and_check_says_so(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    dead = replace(this_process("a killed sync"), pid=gone.pid, process_start="long ago")
+    stream = StreamId("shop", "orders")
+    shop.store.acquire(stream, dead, now=datetime.now(UTC), ttl=timedelta(hours=1), nonce="n")
+    assert json.loads(run("watermark", "get", "-t", "orders", "--json").stdout)["held_by"] is None
+    result = run("watermark", "check")
+    assert result.exit_code == 4
+    assert "a process that is dead: a killed sync" in result.stderr
+    assert "tidegate sync -p shop -t orders" in result.stderr
+    assert run("watermark", "reset", "-t", "orders", "--yes").exit_code == 0
+
+
+def test_a_no_changes_nothing(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.extract(1)
+    before = shop.mark()
+    monkeypatch.setattr("tidegate.cli.choosing._can_ask", lambda: True)
+    result = run("watermark", "reset", "-t", "orders", input="n\n")
+    assert result.exit_code == 1
+    assert "nothing was changed" in result.stderr
+    assert shop.mark() == before
+    assert run("watermark", "reset", "-t", "orders", input="y\n").exit_code == 0
+    assert shop.mark() != before

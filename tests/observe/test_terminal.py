@@ -71,6 +71,32 @@ def test_names_cannot_steer_a_real_terminal_either() -> None:
     assert "[bold]" in out(shown)
 
 
+def test_a_table_too_wide_for_the_terminal_becomes_a_few_lines_for_each_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    shown = terminal(fancy=True)
+    rows = [["shop", "orders", "2025-01-01", "extraordinarily-long"], ["shop", "carts", "–", "short"]]
+    shown.table(["pipeline", "table", "up to", "state"], rows)
+    assert out(shown).split() == [
+        "shop/orders", "up", "to", "2025-01-01", "state", "extraordinarily-long",
+        "shop/carts", "state", "short",
+    ]  # fmt: skip
+
+
+def test_signs_that_a_stream_does_not_know_stop_nothing() -> None:
+    raw = io.BytesIO()
+    shown = Terminal(io.TextIOWrapper(raw, encoding="ascii"), io.StringIO(), fancy=False)
+    shown.show("5 € – done")
+    assert raw.getvalue() == b"5 ? ? done\n"
+
+
+def test_secrets_are_taken_out_of_errors() -> None:
+    shown = Terminal(io.StringIO(), io.StringIO(), fancy=False, hidden=lambda text: text.replace("pw", "•"))
+    shown.error("login with pw refused", "is pw right?")
+    assert err(shown) == "error: login with • refused\n hint: is • right?\n"
+
+
 def test_an_error_is_one_line_and_its_hint_the_next() -> None:
     shown = terminal()
     shown.error("shop/orders: the disk is full", "make room")

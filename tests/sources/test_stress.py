@@ -122,7 +122,7 @@ def prove(streams: list[Stream], server_rows: Rows) -> None:
     for stream in streams:
         stream.advance()
     *by_time, by_id = streams
-    orders = dict(server_rows("SELECT id, version FROM orders"))
+    orders: dict[int, int] = dict(server_rows("SELECT id, version FROM orders"))
     events = [number for (number,) in server_rows("SELECT id FROM events")]
     assert len(orders) > 20
     for stream in by_time:

@@ -25,14 +25,12 @@ FRAME_CHANGES: dict[str, Change] = {
     "field-missing": lambda record: record.pop("fence"),
     "version-as-text": lambda record: record.update(version="3"),
     "version-negative": lambda record: record.update(version=-3),
-    "lease-without-nonce": lambda record: record["lease"].pop("nonce"),
-    "lease-without-zone": lambda record: record["lease"].update(expires_at="2025-03-01T12:00:00"),
     "other-stream": lambda record: record.update(name="customers"),
     "outbox-as-text": lambda record: record.update(outbox="event"),
     "other-watermark-format": lambda record: record.update(watermark={"format": 0}),
     "watermark-as-list": lambda record: record.update(watermark=[]),
 }
-"""Changes of a record that has a lease and no watermark yet. The checksum fits."""
+"""Changes of a record that has no watermark yet. The checksum fits."""
 
 WATERMARK_CHANGES: dict[str, Change] = {
     "field missing": lambda mark: mark["extracted"].pop("position"),
@@ -57,7 +55,7 @@ WATERMARK_CHANGES: dict[str, Change] = {
 
 
 def sound_record() -> bytes:
-    """What `LocalStore` writes for a stream with a pending segment, a run and a lease."""
+    """What `LocalStore` writes for a stream with a pending segment and a run."""
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(folder)
         store.write(one_run(mark(number=12)), expected=0, lease=take(store), events=[event(1)])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from tests.system.shop import HYBRID, Shop, Warehouse, write_project
+from tests.system.shop import HYBRID, Shop, Warehouse, quoted, write_project
 from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.spark.session import LazySession, SparkSettings
@@ -92,6 +94,27 @@ class Place:
         assert len(target) == len(source)
         assert target == source
         assert self.mark().pending == ()
+
+    def same(self, table: str, *columns: str, target: str | None = None) -> None:
+        """A table of any shape holds the same rows on both sides, each as often."""
+        chosen = ", ".join(map(self.shop.quote, columns))
+        source = self.shop.run(f"SELECT {chosen} FROM {self.shop.quote(table)}")
+        chosen = ", ".join(map(quoted, columns))
+        arrived = self.warehouse.execute(f"SELECT {chosen} FROM {quoted(target or table)}")
+        missing, surplus = Counter(map(_plain, source)), Counter(map(_plain, arrived))
+        assert (missing - surplus, surplus - missing) == (Counter(), Counter())
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Values that mean the same, as the same Python values."""
+    return tuple(
+        str(value)
+        if isinstance(value, UUID)
+        else value.astimezone(UTC)
+        if isinstance(value, datetime) and value.tzinfo is not None
+        else value
+        for value in row
+    )
 
 
 Build = Callable[[str], Place]

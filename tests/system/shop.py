@@ -61,6 +61,29 @@ class Shop:
             connection.commit()
             return found
 
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """One statement as it stands, whatever characters are in it."""
+        with closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            found = list(cursor.fetchall()) if cursor.description else []
+            connection.commit()
+            return found
+
+    def quote(self, name: str) -> str:
+        return quoted(name, "`" if self.kind == "mysql" else '"')
+
+    def numbers(self, count: int) -> str:
+        """A relation whose column `n` counts from 1."""
+        match self.kind:
+            case "mysql":
+                return f"(SELECT seq AS n FROM seq_1_to_{count}) AS numbers"
+            case "postgresql":
+                return f"(SELECT n FROM generate_series(1, {count}) AS n) AS numbers"
+            case _:
+                counted = f"SELECT 1 AS n UNION ALL SELECT n + 1 FROM counted WHERE n < {count}"
+                return f"(WITH RECURSIVE counted AS ({counted}) SELECT n FROM counted) AS numbers"
+
     def create(self) -> None:
         self.execute(_ORDERS[self.kind])
 
@@ -102,6 +125,10 @@ class Warehouse:
 
     def rows(self, table: str = "orders") -> list[Row]:
         return _alike(self.execute(f"SELECT {COLUMNS} FROM {table}"))
+
+
+def quoted(name: str, mark: str = '"') -> str:
+    return mark + name.replace(mark, mark * 2) + mark
 
 
 def _alike(rows: list[tuple[Any, ...]]) -> list[Row]:

@@ -87,6 +87,12 @@ def test_what_cannot_be_merged_is_said_beforehand(schema: Schema, problem: str) 
         plan_table(orders(WriteMode.MERGE), schema, (), postgresql.DIALECT)
 
 
+def test_two_columns_of_one_name_are_refused() -> None:
+    doubled = Schema((ORDERS.columns[0], *ORDERS.columns))
+    with pytest.raises(IncompatibleTable, match="there are two columns id"):
+        plan_table(orders(), doubled, (), postgresql.DIALECT)
+
+
 def test_a_merge_without_a_key_is_refused() -> None:
     with pytest.raises(IncompatibleTable, match="none is known"):
         plan_table(orders(WriteMode.MERGE, key=()), ORDERS, (), postgresql.DIALECT)

@@ -76,13 +76,22 @@ def print_json(data: Any, *, compact: bool = False) -> None:
     sys.stdout.flush()
 
 
-def confirm(question: str, *, yes: bool) -> bool:
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+class Declined(TidegateError):
+    """The answer was no."""
+
+
+def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; elsewhere nobody can answer, so it has to be said beforehand."""
     if yes:
-        return True
-    if not sys.stdin.isatty():
+        return
+    if not _can_ask():
         raise UsageError("this needs a yes, and there is no terminal to ask on", hint="add --yes to mean it")
-    return click.confirm(question, err=True)
+    if not click.confirm(question, err=True):
+        raise Declined("nothing was changed")
 
 
 # --- Completion ----------------------------------------------------------------

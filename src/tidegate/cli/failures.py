@@ -46,15 +46,13 @@ def say(invocation: Invocation, error: TidegateError) -> None:
     """One line for what happened and where, one for what to do. A trace only where it was asked for."""
     _log.error("%s", error, exc_info=error if invocation.debug else None)
     where = f"{error.where}: " if error.where else ""
-    hidden = invocation.secrets.hidden
-    invocation.terminal.error(hidden(f"{where}{error.message}"), hidden(error.hint) if error.hint else None)
+    invocation.terminal.error(f"{where}{error.message}", error.hint)
 
 
 def _apologise(invocation: Invocation, error: Exception) -> None:
     # The trace goes to the log file, and with --debug to standard error.
     _log.critical("unexpected: %r", error, exc_info=error)
-    message = f"something unexpected happened, which is a defect of Tidegate: {type(error).__name__}: {error}"
     invocation.terminal.error(
-        invocation.secrets.hidden(message),
+        f"something unexpected happened, which is a defect of Tidegate: {type(error).__name__}: {error}",
         "the state is intact. Please report it, with the trace that the same command shows with --debug",
     )

@@ -44,7 +44,8 @@ class Invocation:
 
     @cached_property
     def terminal(self) -> Terminal:
-        return Terminal(sys.stderr if self.machine_output else sys.stdout, sys.stderr, quiet=self.quiet)
+        out = sys.stderr if self.machine_output else sys.stdout
+        return Terminal(out, sys.stderr, quiet=self.quiet, hidden=self.secrets.hidden)
 
     @cached_property
     def project(self) -> Project:

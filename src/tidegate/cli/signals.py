@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+_NAP_SECONDS = 0.5
 
 
 class Stop:
@@ -22,7 +26,11 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but not longer than until somebody wants to stop."""
-        return self._wanted.wait(seconds)
+        end = time.monotonic() + seconds
+        # In short naps: a signal that another thread receives does not wake this one.
+        while not self.wanted and (left := end - time.monotonic()) > 0:
+            self._wanted.wait(min(left, _NAP_SECONDS))
+        return self.wanted
 
     def check(self) -> None:
         """A safe point to stop at."""

@@ -150,8 +150,7 @@ def clean(
         return
     for item in everything:
         invocation.terminal.say(f"{item.state.value:<9} {item.object.key}")
-    if not confirm(f"Delete {_totals(everything)}?", yes=yes or force):
-        raise click.Abort
+    confirm(f"Delete {_totals(everything)}?", yes=yes or force)
     for staging, items in chosen:
         _delete(invocation, staging, items)
 

@@ -23,6 +23,7 @@ from tidegate.cli.invocation import invocation_of
 
 if TYPE_CHECKING:
     from tidegate.observe.terminal import Cell
+    from tidegate.state.contract import Stored
 
 
 @click.command(cls=Command, name="status")
@@ -45,7 +46,11 @@ def command(
     stores = Stores()
     chosen = chosen_pipelines(invocation, pipelines)
     at = now()
-    facts = [_facts(item, at) for item in chosen_tables(chosen, tables, stores)]
+    facts = [
+        _facts(item, stored, at)
+        for item in chosen_tables(chosen, tables, stores)
+        for stored in (item.stored, *item.beside)
+    ]
     damaged = {record.where: record for pipeline in chosen for record in stores.listing(pipeline).damaged}
     if as_json:
         problems = [{"where": record.where, "problem": record.problem} for record in damaged.values()]
@@ -72,26 +77,28 @@ def command(
         )
 
 
-def _facts(item: Chosen, at: datetime) -> dict[str, Any]:
+def _facts(item: Chosen, stored: Stored, at: datetime) -> dict[str, Any]:
+    from tidegate.state.process import this_process
     from tidegate.sync.checking import ahead_of
-    from tidegate.sync.marks import extracted_status
+    from tidegate.sync.marks import extracted_status, live_holder
 
-    mark, lease = item.stored.watermark, item.stored.lease
+    mark = stored.watermark
+    holder = live_holder(stored, this_process("tidegate status"), at)
     position = mark.extracted.position if mark else None
     ahead = ahead_of(position, _zone(item), at)
     run = mark.run if mark else None
     return {
-        "pipeline": item.stream.pipeline,
-        "table": item.stream.name,
+        "pipeline": stored.stream.pipeline,
+        "table": stored.stream.name,
         "extracted": str(position) if position else None,
         "loaded": str(mark.loaded.position) if mark and mark.loaded.position else None,
         "lag_seconds": None if ahead is None else round(-ahead.total_seconds(), 1),
         "pending_files": len(mark.pending) if mark else 0,
         "pending_rows": sum(segment.rows for segment in mark.pending) if mark else 0,
         "last_run": (run.finished_at or run.started_at).isoformat() if run else None,
-        "status": extracted_status(mark, held=lease is not None),
+        "status": extracted_status(mark, held=holder is not None),
         "last_error": mark.last_error if mark else None,
-        "held_by": str(lease.holder) if lease else None,
+        "held_by": str(holder) if holder else None,
     }
 
 

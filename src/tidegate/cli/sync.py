@@ -150,8 +150,10 @@ def _run(
 ) -> int:
     from tidegate.sync.pipeline import Request
 
-    _demand_sense(scope, limit, low, high)
-    chosen = _with_tables(chosen_pipelines(invocation, pipelines), tables, named=bool(pipelines))
+    _demand_sense(scope, limit, low, high, verify=verify_data)
+    if json_output not in (None, STDOUT) and not Path(json_output).absolute().parent.is_dir():
+        raise UsageError("there is no such folder to write the result to", where=json_output)
+    chosen = _with_tables(chosen_pipelines(invocation, pipelines), tables)
     requests = [
         (pipeline, Request(tables=wanted, scope=scope, limit=limit, low=low, high=high))
         for pipeline, wanted in chosen
@@ -164,7 +166,9 @@ def _run(
     return _once(round_) if every is None else _for_ever(round_, every)
 
 
-def _demand_sense(scope: Scope, limit: int | None, low: str | None, high: str | None) -> None:
+def _demand_sense(
+    scope: Scope, limit: int | None, low: str | None, high: str | None, *, verify: bool
+) -> None:
     from tidegate.sync.pipeline import Scope
 
     ranged = low is not None or high is not None
@@ -172,15 +176,17 @@ def _demand_sense(scope: Scope, limit: int | None, low: str | None, high: str | 
         raise click.UsageError(
             "--load-only loads all that is pending: --limit, --from and --to are for reading"
         )
+    if scope is Scope.EXTRACT and verify:
+        raise click.UsageError("--verify-data looks into the warehouse, where --extract-only does not go")
     if ranged and limit is not None:
         raise click.UsageError("--from and --to name a range, so --limit has no place beside them")
 
 
 def _with_tables(
-    pipelines: Sequence[Pipeline], tables: Sequence[str], *, named: bool
+    pipelines: Sequence[Pipeline], tables: Sequence[str]
 ) -> list[tuple[Pipeline, tuple[str, ...]]]:
-    """Which tables are meant in which pipeline. Without -p, a table is looked for in all of them."""
-    if not tables or named or len(pipelines) == 1:
+    """Which tables are meant in which pipeline: each is looked for in all of them."""
+    if not tables or len(pipelines) == 1:
         return [(pipeline, tuple(tables)) for pipeline in pipelines]
     from tidegate.config.spelling import did_you_mean, listed
 

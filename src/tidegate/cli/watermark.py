@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidegate.config.pipelines import Pipeline
     from tidegate.core.positions import Position, Value
     from tidegate.core.watermark import Event, StreamId, Watermark
-    from tidegate.state.contract import Store
+    from tidegate.state.contract import Store, Stored
     from tidegate.sync.job import TableJob
     from tidegate.sync.marks import ByHand
 
@@ -65,7 +65,7 @@ def get(
     """Show both marks of a table, what is pending, and who holds it."""
     invocation = invocation_of(ctx)
     items = _chosen(invocation, pipelines, tables)
-    described = [_described(item, show_files=show_files) for item in items]
+    described = [_described(item, item.stored, show_files=show_files) for item in items]
     if as_json:
         print_json(described[0] if len(tables) == 1 and len(described) == 1 else described)
         return
@@ -92,15 +92,15 @@ def list_(
     invocation = invocation_of(ctx)
     items = _chosen(invocation, pipelines, tables)
     if as_json:
-        print_json([_described(item) for item in items])
+        print_json([_described(item, stored) for item in items for stored in (item.stored, *item.beside)])
         return
     rows = []
-    for item in items:
-        mark = item.stored.watermark
+    for stored in (stored for item in items for stored in (item.stored, *item.beside)):
+        mark = stored.watermark
         rows.append(
             [
-                item.stream.pipeline,
-                item.stream.name,
+                stored.stream.pipeline,
+                stored.stream.name,
                 str(mark.extracted.position or "–") if mark else "–",
                 f"{mark.extracted.rows_total:,}" if mark else "–",
                 f"{mark.loaded.rows_total:,}" if mark else "–",
@@ -137,14 +137,17 @@ def history(
     invocation = invocation_of(ctx)
     item = one_table(invocation, pipelines, tables)
     events = sorted(
-        (event for stream in item.streams for event in item.store.history(stream, limit=limit)),
-        key=lambda event: event.at,
+        ((stream, event) for stream in item.streams for event in item.store.history(stream, limit=limit)),
+        key=lambda pair: pair[1].at,
     )[-limit:]
     if as_json:
-        print_json([event.to_json() for event in events])
+        print_json([{"table_name": stream.name, **event.to_json()} for stream, event in events])
         return
-    rows = [[moment(event.at), event.kind, event.run_id or "–", _told(event)] for event in events]
-    invocation.terminal.table(["at", "event", "run", "what"], rows)
+    rows = [
+        [moment(event.at), stream.name, event.kind, event.run_id or "–", _told(event)]
+        for stream, event in events
+    ]
+    invocation.terminal.table(["at", "table", "event", "run", "what"], rows)
 
 
 def _told(event: Event) -> str:
@@ -173,15 +176,17 @@ def _place(position: list[Any] | None) -> str:
     return str(Position.from_json(position)) if position else "the beginning"
 
 
-def _described(item: Chosen, *, show_files: bool = False) -> dict[str, Any]:
-    from tidegate.sync.marks import describe_mark, loaded_segments
+def _described(item: Chosen, stored: Stored, *, show_files: bool = False) -> dict[str, Any]:
+    from tidegate.state.process import this_process
+    from tidegate.sync.clock import now
+    from tidegate.sync.marks import describe_mark, live_holder, loaded_segments
 
-    lease = item.stored.lease
+    holder = live_holder(stored, this_process("tidegate watermark"), now())
     data = describe_mark(
-        item.stream, item.stored.version, item.stored.watermark, held_by=str(lease.holder) if lease else None
+        stored.stream, stored.version, stored.watermark, held_by=str(holder) if holder else None
     )
     if show_files:
-        segments = loaded_segments(item.store.history(item.stream))
+        segments = loaded_segments(item.store.history(stored.stream))
         data["loaded_files"] = [segment.key for segment in segments]
     return data
 
@@ -246,7 +251,7 @@ def set_(
         item.stream, position, cursor=job.order, reason=reason or "set with `tidegate watermark set`"
     )
     invocation.terminal.say(f"{item.stream}: mark moved from {before or 'the beginning'} to {position}")
-    _warn_of_rereading(invocation, job, before, position)
+    _warn_of_rereading(invocation, item, before, position)
 
 
 def _job(item: Chosen) -> TableJob:
@@ -285,15 +290,25 @@ def _position(job: TableJob, timestamp: str | None, id_: str | None) -> Position
 
 
 def _warn_of_rereading(
-    invocation: Invocation, job: TableJob, before: Position | None, position: Position | None
+    invocation: Invocation, item: Chosen, before: Position | None, position: Position | None
 ) -> None:
-    from tidegate.core.strategies import WriteMode
-
     back = before is not None and (position is None or position.compare(before) == -1)
-    if back and job.target.mode is WriteMode.APPEND:
+    if back and _is_appended(item):
         invocation.terminal.warn(
-            f"{job.stream} is appended to: rows that are read again will be in the warehouse twice"
+            f"{item.stream} is appended to: rows that are read again will be in the warehouse twice"
         )
+
+
+def _is_appended(item: Chosen) -> bool:
+    """Whether rows are only ever added at the target, as far as settings and the last run tell."""
+    from tidegate.core.strategies import WriteMode
+    from tidegate.core.types import Schema
+    from tidegate.sync.job import target_table
+
+    mark = item.stored.watermark
+    settings = item.pipeline.settings_for(item.stream.name)
+    staged = Schema.from_json(mark.schemas[-1][1]) if mark and mark.schemas else Schema(())
+    return target_table(settings, item.stream, staged).mode is WriteMode.APPEND
 
 
 @command.command()
@@ -331,25 +346,35 @@ def reset(
     invocation = invocation_of(ctx)
     items = _chosen(invocation, pipelines, tables)
     names = ", ".join(str(item.stream) for item in items)
-    if not confirm(f"Reset {names}?", yes=yes or force):
-        raise click.Abort
+    confirm(f"Reset {names}?", yes=yes or force)
     why = reason or "reset with `tidegate watermark reset`"
-    for item in items:
-        if loaded:
+    if loaded:
+        for item in items:
             _reset_loaded(invocation, item, why)
-        else:
-            _reset(invocation, item, why, extracted_only=extracted)
+    else:
+        _reset(invocation, items, why, extracted_only=extracted)
 
 
-def _reset(invocation: Invocation, item: Chosen, reason: str, *, extracted_only: bool) -> None:
-    hand = _by_hand(item.store)
-    act = hand.reset_extracted if extracted_only else hand.reset
-    done = act(item.streams, reason=reason)
-    if not done:
+def _reset(invocation: Invocation, items: Sequence[Chosen], reason: str, *, extracted_only: bool) -> None:
+    """All tables of a store in one act: one that is held keeps the others from being reset."""
+    for store in {id(item.store): item.store for item in items}.values():
+        own = [item for item in items if item.store is store]
+        hand = _by_hand(store)
+        act = hand.reset_extracted if extracted_only else hand.reset
+        found = act([stream for item in own for stream in item.streams], reason=reason)
+        for place in found.aside.values():
+            invocation.terminal.warn(f"a damaged record was put aside: {place}")
+        for item in own:
+            known = {*found.streams, *found.aside}
+            _tell_reset(invocation, item, known=bool(known & set(item.streams)), kept=extracted_only)
+
+
+def _tell_reset(invocation: Invocation, item: Chosen, *, known: bool, kept: bool) -> None:
+    if not known:
         invocation.terminal.say(f"{item.stream}: has never run, so there is nothing to reset")
         return
-    kept = " (what is pending will still be loaded)" if extracted_only else ""
-    invocation.terminal.say(f"{item.stream}: the next sync reads it from the beginning{kept}")
+    pending = " (what is pending will still be loaded)" if kept else ""
+    invocation.terminal.say(f"{item.stream}: the next sync reads it from the beginning{pending}")
 
 
 def _reset_loaded(invocation: Invocation, item: Chosen, reason: str) -> None:
@@ -374,7 +399,7 @@ def _reset_loaded(invocation: Invocation, item: Chosen, reason: str) -> None:
                 f"{stream}: {len(found.gone):,} loaded files with {rows:,} rows are gone from staging; "
                 "`watermark reset --extracted-only` reads them from the source instead"
             )
-    if settings.write_mode is WriteMode.APPEND or settings.full_sync_mode is WriteMode.APPEND:
+    if _is_appended(item):
         invocation.terminal.warn(
             f"{item.stream} is appended to: empty the table in the warehouse first, or rows double"
         )
@@ -396,6 +421,7 @@ def rollback(
     moved = _by_hand(item.store).rollback(item.stream, to, reason=reason)
     now_at = moved.extracted.position or "the beginning"
     invocation.terminal.say(f"{item.stream}: mark moved from {before or 'the beginning'} back to {now_at}")
+    _warn_of_rereading(invocation, item, before, moved.extracted.position)
 
 
 # --- Checking and keeping ------------------------------------------------------
@@ -517,8 +543,7 @@ def import_(
     if not marks:
         raise UsageError("the file holds no mark of what was asked for", where=str(file))
     names = ", ".join(str(mark.stream) for mark in marks)
-    if not confirm(f"Replace the marks of {names}?", yes=yes or force):
-        raise click.Abort
+    confirm(f"Replace the marks of {names}?", yes=yes or force)
     stores = Stores()
     for name, pipeline in chosen.items():
         own = [mark for mark in marks if mark.stream.pipeline == name]

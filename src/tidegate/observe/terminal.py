@@ -63,10 +63,13 @@ class Terminal:
         *,
         quiet: bool = False,
         fancy: bool | None = None,
+        hidden: Callable[[str], str] = str,
     ) -> None:
         self.out = out or sys.stdout
         self.err = err or sys.stderr
         self.quiet = quiet
+        self._hidden = hidden
+        """Takes secrets out of what drivers say: errors quote them, and may quote too much."""
         self.fancy = _can_be_fancy(self.out) if fancy is None else fancy
         self._turn = threading.RLock()
 
@@ -90,9 +93,9 @@ class Terminal:
         self._aloud("error", Tone.BAD, text, hint)
 
     def _aloud(self, word: str, tone: Tone, text: str, hint: str | None) -> None:
-        lines = [(f"{word}: ", tone, text)]
+        lines = [(f"{word}: ", tone, self._hidden(text))]
         if hint:
-            lines.append((" " * (len(word) - len("hint")) + "hint: ", Tone.FAINT, hint))
+            lines.append((" " * (len(word) - len("hint")) + "hint: ", Tone.FAINT, self._hidden(hint)))
         for label, colour, rest in lines:
             if self._err_fancy:
                 from rich.text import Text
@@ -131,9 +134,11 @@ class Terminal:
         from rich.text import Text
 
         margin = max(map(len, headings)) + _BETWEEN
+        named = 2 if list(headings[:2]) == ["pipeline", "table"] else 1
         for row in rows:
-            self.console.print(Text.assemble("\n", (_printable(_plain(row[0])), Tone.STRONG.value)))
-            for heading, cell in zip(headings[1:], row[1:], strict=True):
+            title = "/".join(_printable(_plain(cell)) for cell in row[:named])
+            self.console.print(Text.assemble("\n", (title, Tone.STRONG.value)))
+            for heading, cell in zip(headings[named:], row[named:], strict=True):
                 if _plain(cell) not in ("", "–"):
                     label = (f"  {heading}".ljust(margin), Tone.FAINT.value)
                     self.console.print(Text.assemble(label, _text(cell)), soft_wrap=True)
@@ -145,25 +150,6 @@ class Terminal:
         known = _printable(text).encode(encoding, "replace").decode(encoding)
         with self._turn:
             print(known, file=stream, flush=True)
-
-    def _rich_table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> None:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            title=_printable(title) or None,
-            title_justify="left",
-            title_style="bold",
-            header_style="bold",
-            pad_edge=False,
-        )
-        for number, heading in enumerate(headings):
-            right = _numeric([row[number] for row in rows])
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(_text(cell) for cell in row))
-        self.console.print(table)
 
     @contextmanager
     def watching(self) -> Iterator[Watcher]:
@@ -225,7 +211,7 @@ def _plain(cell: Cell) -> str:
 
 def _numeric(cells: Sequence[Cell]) -> bool:
     texts = [_plain(cell) for cell in cells]
-    return any(texts) and all(_NUMBER.fullmatch(text) for text in texts)
+    return any(text.strip("–") for text in texts) and all(_NUMBER.fullmatch(text) for text in texts)
 
 
 def _text(cell: Cell) -> Text:

@@ -1,13 +1,18 @@
 """Watermarks in a local folder.
 
-    watermarks/  one file for each stream: the watermark, its lease, and events not yet in the history
+    watermarks/  one file for each stream: the watermark, and events that are not in the history yet
     history/     one file for each stream, a line for each event, only ever appended to
-    locks/       empty files to lock, so that a record can be replaced while it is locked
+    leases/      one file for each stream: who holds it
+    locks/       empty files to lock, so that the others can be replaced while they are locked
 
 A record is replaced whole: written beside, synced, renamed, and the folder synced. That rename is the
 compare-and-set. The events of a write travel inside the record, in its outbox, and so exist exactly when
 the write does. The next to replace the record first moves them to the history, at the very place where
 the record says the history ends: doing that twice, or half, makes no difference.
+
+Leases are replaced whole too, but not synced: after a power cut nobody on this machine holds one, and a
+holder elsewhere whose lease was lost finds out at its next write. So a sync that finds nothing new does
+not wait for the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,8 +45,6 @@ FORMAT = 1
 
 _LOCK_SECONDS = 30.0
 _POLL_SECONDS = 0.002
-_FENCES_PER_RECORD = 1_000_000
-"""A record that follows one set aside starts with a fence beyond any that the lost one can have given."""
 
 
 class LocalStore:
@@ -56,7 +59,7 @@ class LocalStore:
 
     def read(self, stream: StreamId) -> Stored:
         with _on_disk(self._path):
-            return self._record(stream).stored
+            return self._stored(self._record(stream))
 
     def streams(self, pipeline: str | None = None) -> Listing:
         found: list[Stored] = []
@@ -70,7 +73,7 @@ class LocalStore:
                         broken.append(Damaged(str(file), error.message))
                     continue
                 if record is not None and pipeline in (None, record.stream.pipeline):
-                    found.append(record.stored)
+                    found.append(self._stored(record))
         return Listing(tuple(sorted(found, key=lambda stored: stored.stream)), tuple(broken))
 
     def acquire(
@@ -79,30 +82,34 @@ class LocalStore:
         with self._locked(stream):
             record = self._record(stream)
             lease = grant(
-                record.stored,
-                record.fence,
+                self._stored(record),
+                max(record.fence, self._held(stream).fence),
                 holder,
                 now=now,
                 ttl=ttl,
                 nonce=nonce,
                 known_dead=self._known_dead,
             )
-            self._replace(replace(self._flushed(record), lease=lease, fence=lease.fence))
+            if not self._file(stream).exists():
+                self._replace(record)
+            self._set_lease(stream, lease.fence, lease)
         return lease
 
     def renew(self, stream: StreamId, lease: Lease, *, now: datetime, ttl: timedelta) -> Lease:
         with self._locked(stream):
-            record = self._record(stream)
-            demand_lease(record.stored, lease)
+            demand_lease(Stored(stream, lease=self._held(stream).lease), lease)
             renewed = lease.renewed(now, ttl)
-            self._replace(replace(self._flushed(record), lease=renewed))
+            self._set_lease(stream, renewed.fence, renewed)
         return renewed
 
     def release(self, stream: StreamId, lease: Lease) -> None:
         with self._locked(stream):
+            if not lease.same(self._held(stream).lease):
+                return
+            self._set_lease(stream, lease.fence, None)
             record = self._record(stream)
-            if lease.same(record.lease):
-                self._replace(replace(self._flushed(record), lease=None))
+            if record.outbox:  # it may be large, and nobody may come for a long time
+                self._replace(self._flushed(record))
 
     def write(
         self, watermark: Watermark, *, expected: int, lease: Lease, events: Sequence[Event] = ()
@@ -111,8 +118,11 @@ class LocalStore:
         outbox = tuple({"version": version, "event": event.to_json()} for event in events)
         with self._locked(watermark.stream):
             record = self._record(watermark.stream)
-            demand_turn(record.stored, expected, lease)
-            self._replace(replace(self._flushed(record), version=version, watermark=watermark, outbox=outbox))
+            demand_turn(self._stored(record), expected, lease)
+            flushed = self._flushed(record)
+            self._replace(
+                replace(flushed, version=version, fence=lease.fence, watermark=watermark, outbox=outbox)
+            )
         return version
 
     def history(self, stream: StreamId, *, limit: int | None = None) -> list[Event]:
@@ -127,7 +137,9 @@ class LocalStore:
             try:
                 record = self._record(stream)
             except DamagedRecord:
-                return str(_aside(self._file(stream)))
+                where = _aside(self._file(stream))
+                self._set_lease(stream, self._held(stream).fence, None)
+                return str(where)
             return self._set_history_aside(record)
 
     def close(self) -> None:
@@ -155,22 +167,13 @@ class LocalStore:
 
     def _fresh(self, stream: StreamId) -> _Record:
         """The first record of a stream, or the first after one that was set aside or deleted."""
-        lost = len(list(self._file(stream).parent.glob(f"{_stem(stream)}.json.damaged-*")))
         history = _whole_lines(_content(self._history_file(stream)))
-        return _Record(stream, fence=lost * _FENCES_PER_RECORD, history_bytes=len(history))
+        return _Record(stream, history_bytes=len(history))
 
     def _replace(self, record: _Record) -> None:
         """Put the record in the place of the old one. The rename is the moment it counts."""
         file = self._file(record.stream)
-        beside = file.with_name(f".{file.name}.new")
-        text = seal(record.to_json()).encode()
-        try:
-            _write_synced(beside, text)
-        except OSError:
-            with contextlib.suppress(OSError):  # a leftover does no harm: the next write starts it afresh
-                beside.unlink(missing_ok=True)
-            raise
-        beside.replace(file)
+        _written_beside(file, seal(record.to_json()), sync=os.fsync).replace(file)
         try:
             _sync_folder(file.parent)
         except OSError as error:
@@ -178,6 +181,26 @@ class LocalStore:
                 f"the record was written, but it is not certain that it would survive a power cut: {error}",
                 where=str(file),
             ) from error
+
+    # --- Leases ----------------------------------------------------------------
+
+    def _stored(self, record: _Record) -> Stored:
+        return Stored(record.stream, record.version, record.watermark, self._held(record.stream).lease)
+
+    def _held(self, stream: StreamId) -> _Held:
+        """Who holds the stream. One that cannot be read is none: its holder is fenced off all the same."""
+        try:
+            data = unseal(_content(self._lease_file(stream)), str(stream))
+            held = _Held(data["fence"], None if data["lease"] is None else Lease.from_json(data["lease"]))
+            demand_shape(held, _Held)
+        except (DamagedRecord, KeyError, TypeError, ValueError, AttributeError):
+            return _Held(0, None)
+        return held
+
+    def _set_lease(self, stream: StreamId, fence: int, lease: Lease | None) -> None:
+        file = self._lease_file(stream)
+        data = {"fence": fence, "lease": lease.to_json() if lease else None}
+        _written_beside(file, seal(data), sync=None).replace(file)
 
     # --- History ---------------------------------------------------------------
 
@@ -232,6 +255,9 @@ class LocalStore:
     def _file(self, stream: StreamId) -> Path:
         return self._path / "watermarks" / f"{_stem(stream)}.json"
 
+    def _lease_file(self, stream: StreamId) -> Path:
+        return self._path / "leases" / f"{_stem(stream)}.json"
+
     def _history_file(self, stream: StreamId) -> Path:
         return self._path / "history" / f"{_stem(stream)}.jsonl"
 
@@ -239,10 +265,17 @@ class LocalStore:
     def _locked(self, stream: StreamId) -> Iterator[None]:
         demand_name(stream)
         with _on_disk(self._path):
-            for folder in ("watermarks", "history", "locks"):
+            for folder in ("watermarks", "history", "leases", "locks"):
                 _make_folder(self._path / folder)
             with _lock(self._path / "locks" / f"{_stem(stream)}.lock"):
                 yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    fence: int
+    """The largest that was ever given for the stream, as far as this file knows."""
+    lease: Lease | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,16 +283,12 @@ class _Record:
     stream: StreamId
     version: int = 0
     fence: int = 0
-    lease: Lease | None = None
+    """That of the lease it was written under."""
     watermark: Watermark | None = None
     history_bytes: int = 0
     """How much of the history file belongs to the stream's past; what lies behind was never finished."""
     outbox: tuple[dict[str, Any], ...] = ()
     """Events of the last write, which come next in the history."""
-
-    @property
-    def stored(self) -> Stored:
-        return Stored(self.stream, self.version, self.watermark, self.lease)
 
     @property
     def outbox_lines(self) -> bytes:
@@ -272,7 +301,6 @@ class _Record:
             "name": self.stream.name,
             "version": self.version,
             "fence": self.fence,
-            "lease": self.lease.to_json() if self.lease else None,
             "history_bytes": self.history_bytes,
             "outbox": list(self.outbox),
             "watermark": watermarks.to_json(self.watermark) if self.watermark else None,
@@ -295,7 +323,6 @@ class _Record:
             stream=StreamId(data["pipeline"], data["name"]),
             version=data["version"],
             fence=data["fence"],
-            lease=None if data["lease"] is None else Lease.from_json(data["lease"]),
             watermark=None if data["watermark"] is None else watermarks.from_json(data["watermark"]),
             history_bytes=data["history_bytes"],
             outbox=tuple(data["outbox"]),
@@ -413,13 +440,21 @@ def _try_lock(path: Path) -> int | None:
     return None
 
 
-def _write_synced(file: Path, content: bytes) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+def _written_beside(file: Path, text: str, *, sync: Callable[[int], None] | None) -> Path:
+    """The text in a file beside `file`, to be renamed to it."""
+    beside = file.with_name(f".{file.name}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        _write_at(descriptor, content, 0)
-        os.fsync(descriptor)
+        _write_at(descriptor, text.encode(), 0)
+        if sync is not None:
+            sync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):  # a leftover does no harm: the next write starts it afresh
+            beside.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
+    return beside
 
 
 def _write_at(descriptor: int, content: bytes, offset: int) -> None:

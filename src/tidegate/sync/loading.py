@@ -38,7 +38,8 @@ class Loader:
         if mark is None or not mark.pending:
             return
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
-        self.target.prepare(table, _newest(mark, schemas))
+        for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
+            self.target.prepare(table, schemas[fingerprint])
         for group in _groups(mark.pending, whole=table.mode is WriteMode.REPLACE):
             staged = [self._staged(segment, schemas) for segment in group]
             self._load_once(table, staged, mark)
@@ -73,10 +74,6 @@ class Loader:
             path=self.staging.local_path(segment.key),
             open=partial(self.staging.open, segment.key),
         )
-
-
-def _newest(mark: Watermark, schemas: dict[str, Schema]) -> Schema:
-    return schemas[mark.pending[-1].schema]
 
 
 def _groups(pending: tuple[Segment, ...], *, whole: bool) -> Iterator[list[Segment]]:

@@ -19,9 +19,10 @@ from tidegate.core.errors import DamagedRecord, UsageError
 from tidegate.core.leases import Holder
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Segment
-from tidegate.core.watermark import Event, RunKind, StreamId, Watermark
-from tidegate.state.contract import Store
+from tidegate.core.watermark import Event, StreamId, Watermark
+from tidegate.state.contract import Store, Stored
 from tidegate.state.hold import HeldStream, hold
+from tidegate.state.process import known_dead
 from tidegate.sync.streams import NULL_CURSORS, RANGES, beside
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ class Reload:
 
     again: tuple[Segment, ...]
     gone: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What a reset found: streams that started over, and damaged records that were put aside."""
+
+    streams: tuple[StreamId, ...]
+    aside: Mapping[StreamId, str]
 
 
 @dataclass(frozen=True)
@@ -64,9 +73,9 @@ class ByHand:
             held.commit(moved, events)
             return moved
 
-    def reset(self, streams: Sequence[StreamId], *, reason: str) -> list[StreamId]:
-        """Start these streams over; returns those that had anything to forget."""
-        self._set_damaged_aside(
+    def reset(self, streams: Sequence[StreamId], *, reason: str) -> Forgotten:
+        """Start these streams over. What cannot be understood is put aside, never deleted."""
+        aside = self._set_damaged_aside(
             {
                 found
                 for stream in streams
@@ -74,7 +83,8 @@ class ByHand:
             }
         )
         with self._all_held(streams) as all_held:
-            return [held.stream for held in all_held if self._reset(held, reason)]
+            done = tuple(held.stream for held in all_held if self._reset(held, reason))
+        return Forgotten(done, aside)
 
     def _reset(self, held: HeldStream, reason: str) -> bool:
         if held.watermark is None:
@@ -82,13 +92,13 @@ class ByHand:
         held.commit(*transitions.reset(held.watermark, reason=reason, now=self.clock()))
         return True
 
-    def reset_extracted(self, streams: Sequence[StreamId], *, reason: str) -> list[StreamId]:
+    def reset_extracted(self, streams: Sequence[StreamId], *, reason: str) -> Forgotten:
         """Read the source again from the start; what is pending still loads."""
         with self._all_held(streams) as all_held:
             found = [(held, held.watermark) for held in all_held if held.watermark is not None]
             for held, mark in found:
                 held.commit(*transitions.reset_extracted(mark, reason=reason, now=self.clock()))
-            return [held.stream for held, _ in found]
+            return Forgotten(tuple(held.stream for held, _ in found), {})
 
     def reset_loaded(
         self, stream: StreamId, staging: Staging, *, replaced: bool, reason: str
@@ -134,13 +144,15 @@ class ByHand:
                 restored = replace(mark, runs=runs, manual=reason, updated_at=now)
                 held.commit(restored, [_restored(before, restored, reason, now)])
 
-    def _set_damaged_aside(self, streams: Iterable[StreamId]) -> None:
+    def _set_damaged_aside(self, streams: Iterable[StreamId]) -> dict[StreamId, str]:
+        aside = {}
         for stream in streams:
             try:
                 self.store.read(stream)
-                self.store.history(stream, limit=1)
+                self.store.history(stream)
             except DamagedRecord:
-                self.store.set_aside(stream)
+                aside[stream] = self.store.set_aside(stream)
+        return aside
 
     def _held(self, stream: StreamId) -> Any:
         return hold(self.store, stream, holder=self.holder, clock=self.clock, nonce=self.token())
@@ -351,5 +363,9 @@ def _iso(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment else None
 
 
-def is_snapshot(mark: Watermark) -> bool:
-    return mark.run is not None and mark.run.kind is RunKind.SNAPSHOT
+def live_holder(stored: Stored, me: Holder, now: datetime) -> Holder | None:
+    """Who holds the stream, unless the lease has ended or its holder is known to be dead."""
+    lease = stored.lease
+    if lease is None or lease.expired(now) or known_dead(lease.holder, me):
+        return None
+    return lease.holder

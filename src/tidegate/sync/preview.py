@@ -6,7 +6,7 @@ happen at the target. No lease is taken, so another run may move the mark before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.contract import Stored
 from tidegate.sync.job import TableJob, describe, target_table
+from tidegate.sync.marks import live_holder
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, Scope, null_cursor_job, tables_of
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
@@ -116,7 +117,7 @@ class _Preview:
         else:
             following = next_window(source, job, mark, limit=self.request.limit, now=self.clock())
             plan = self._planned(source, job, following)
-        return _with_pending(plan, stored)
+        return self._with_pending(plan, stored)
 
     def _ranges(self, source: Source, job: TableJob) -> list[TablePlan]:
         main = self.parts.store.read(job.stream).watermark
@@ -161,8 +162,19 @@ class _Preview:
             if mark is None or not mark.pending or owner(stored.stream) != stream:
                 continue
             action = self.parts.target().action(*_pending_target(settings, stored.stream, mark))
-            plans.append(_with_pending(TablePlan(stored.stream.name, target_action=action), stored))
+            plans.append(self._with_pending(TablePlan(stored.stream.name, target_action=action), stored))
         return plans or [TablePlan(stream.name)]
+
+    def _with_pending(self, plan: TablePlan, stored: Stored) -> TablePlan:
+        pending = stored.watermark.pending if stored.watermark else ()
+        holder = live_holder(stored, self.parts.holder, self.clock())
+        held = (f"held by {holder} right now",) if holder else ()
+        return replace(
+            plan,
+            pending_files=len(pending),
+            pending_rows=sum(segment.rows for segment in pending),
+            notes=(*plan.notes, *held),
+        )
 
 
 def _pending_target(settings: TableSettings, stream: StreamId, mark: Watermark) -> tuple[Any, Schema]:
@@ -178,14 +190,3 @@ def _size(source: Source, job: TableJob, window: Window) -> tuple[int, int]:
     if cut.window.high == window.high:
         return chunks, rows
     return max(chunks + 1, -(-rows // job.settings.batch_size)), rows
-
-
-def _with_pending(plan: TablePlan, stored: Stored) -> TablePlan:
-    pending: Sequence[Any] = stored.watermark.pending if stored.watermark else ()
-    held = (f"held by {stored.lease.holder} right now",) if stored.lease else ()
-    return replace(
-        plan,
-        pending_files=len(pending),
-        pending_rows=sum(segment.rows for segment in pending),
-        notes=(*plan.notes, *held),
-    )

@@ -160,12 +160,15 @@ def _check_names(table: TargetTable, schema: Schema, dialect: Dialect) -> None:
     problems = []
     seen: dict[str, str] = {}
     for name in schema.names:
-        twin = seen.setdefault(dialect.fold(name), name)
-        if twin is not name:
+        twin = seen.get(dialect.fold(name))
+        if twin == name:
+            problems.append(f"there are two columns {name}")
+        elif twin is not None:
             problems.append(f"columns {twin} and {name} have the same name here, where case does not count")
+        seen[dialect.fold(name)] = name
         if len(name.encode()) > dialect.longest_name:
             problems.append(f"column {name} is longer than {dialect.longest_name} bytes")
-    if RUN_COLUMN in seen and table.mode is WriteMode.MERGE:
+    if RUN_COLUMN in seen:
         problems.append(f"column {RUN_COLUMN} of the rows has a name that Tidegate needs for itself")
     needed = (*table.key, *table.cursor) if table.mode is WriteMode.MERGE else ()
     absent = [name for name in dict.fromkeys(needed) if name not in schema.names]

@@ -279,7 +279,7 @@ class DuckDbSession:
         finally:
             self._connection.unregister("_tidegate_segment")
 
-    def analyze(self, relation: str) -> None:
+    def analyze(self, relation: str, columns: Sequence[str]) -> None:
         """DuckDB knows its tables as it fills them."""
 
     def replace(self, table: TableName, fill: Callable[[str], int]) -> int:

@@ -111,7 +111,6 @@ class Load:
         shape = f"SELECT {listed(_names(segments))}, CAST(0 AS bigint) AS {quote(RUN_COLUMN)}"
         batch = self.session.temporary("_tidegate_batch", f"{shape} FROM {self._relation} LIMIT 0")
         self.session.copy(segments, batch, run_column=RUN_COLUMN)
-        self.session.analyze(batch)
         return batch
 
     def _demand_keys(self, batch: str) -> None:
@@ -132,9 +131,11 @@ class Load:
         [counts] = self.session.rows(missing(batch, self.table.key))
         [(several,)] = self.session.rows(doubled(batch, self.table.key))
         best = newest(batch, names, self.table.key, cursor)
+        incoming = self.session.temporary("_tidegate_newest", best) if several else batch
+        self.session.analyze(incoming, self.table.key)
         return Merging(
             table=self._relation,
-            incoming=self.session.temporary("_tidegate_newest", best) if several else batch,
+            incoming=incoming,
             columns=names,
             key=self.table.key,
             cursor=cursor,

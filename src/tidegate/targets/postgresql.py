@@ -292,11 +292,10 @@ class PostgresSession:
     def temporary(self, name: str, select: str) -> str:
         relation = f"pg_temp.{quote(name)}"
         self.change(f"CREATE TEMPORARY TABLE {quote(name)} ON COMMIT DROP AS {select}")
-        self.analyze(relation)
         return relation
 
-    def analyze(self, relation: str) -> None:
-        self.change(f"ANALYZE {relation}")
+    def analyze(self, relation: str, columns: Sequence[str]) -> None:
+        self.change(f"ANALYZE {relation} ({listed(columns)})")
 
     def copy(self, staged: Sequence[StagedSegment], into: str, *, run_column: str | None) -> int:
         return sum(self._copy(item, into, run_column) for item in staged)
@@ -324,7 +323,7 @@ class PostgresSession:
         self.change(f"CREATE TABLE {self.relation(beside)} (LIKE {relation} INCLUDING ALL)")
         self._new.add(self.relation(beside))
         rows = fill(self.relation(beside))
-        self.analyze(self.relation(beside))
+        self.change(f"ANALYZE {self.relation(beside)}")
         if self._try_to_lock(relation):
             self._swap(table, beside)
         else:

@@ -43,8 +43,8 @@ class Session(Protocol):
         """Bulk-load the segments' rows, by column name; return how many there were."""
         ...
 
-    def analyze(self, relation: str) -> None:
-        """Let the planner know what is in a table that was just filled."""
+    def analyze(self, relation: str, columns: Sequence[str]) -> None:
+        """Let the planner know what is in these columns of a table that was just filled."""
         ...
 
     def replace(self, table: TableName, fill: Callable[[str], int]) -> int:

@@ -293,13 +293,14 @@ def _options(login: Login, session: Session) -> dict[str, str]:
         "tcp_connect_timeout_ms": str(CONNECT_TIMEOUT_SECONDS * 1000),
         "tcp_keepalive_time_ms": "60000",
     }
-    if login.tls.mode.startswith("verify"):
-        options["ssl-ca"] = login.tls.ca or ssl.get_default_verify_paths().openssl_cafile
+    authorities = login.tls.ca or ssl.get_default_verify_paths().cafile
+    if login.tls.mode.startswith("verify") and authorities:
+        options["ssl-ca"] = authorities
     return options
 
 
 def _preferred(login: Login, session: Session) -> str:
-    """Told to prefer encryption the driver insists on it, so this is what a session has that did prefer it."""
+    """Told to prefer encryption the driver insists on it, so a session that did prefer it is asked."""
     with errors(login):
         [(_, cipher)] = run(session, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
     return "REQUIRED" if cipher else "DISABLED"
@@ -316,7 +317,7 @@ def _in_words(login: Login, read: Read, text: str) -> TidegateError:
         with errors(login, exact.place(read)):
             if said:
                 raise pymysql.err.OperationalError(int(said[1]), said[2])
-            if "Could not connect" in text:
+            if "waiting for connection" in text:
                 raise pymysql.err.OperationalError(CR.CR_CONN_HOST_ERROR, text)
             if "IO error" in text or "IoError" in text:
                 raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, text)
