@@ -48,5 +48,5 @@ setup-test: ## the same, and the servers that tests start
 .PHONY: clean
 clean: ## remove everything that can be made again
 	@rm -rf .venv .tools build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@rm -rf artifacts metastore_db spark-warehouse derby.log
+	@rm -rf artifacts metastore_db spark-warehouse derby.log tidegate-demo
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -82,6 +82,8 @@ def test_a_file_is_named_after_its_stream(store: LocalStore, tmp_path: Path) -> 
 def test_a_name_that_no_store_could_keep_is_refused(store: LocalStore, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a stream"):
         take(store, StreamId("shop", name))
+    with pytest.raises(UsageError, match="cannot name a stream"):
+        store.read(StreamId("shop", name))
 
 
 def test_damaged_records_of_other_pipelines_are_left_out_of_a_pipelines_listing(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -34,15 +36,23 @@ class TestLocalFolder(StoreContract):
         return damage
 
 
+@pytest.fixture
+def quick_folder() -> Iterator[Path]:
+    """In memory where there is such a place: thousands of synced commits would wait for the disk."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 class TestSqlite(StoreContract):
     @pytest.fixture
-    def opener(self, tmp_path: Path) -> Opener:
-        return partial(SqlStore, f"sqlite://{tmp_path}/state.db")
+    def opener(self, quick_folder: Path) -> Opener:
+        return partial(SqlStore, f"sqlite://{quick_folder}/state.db")
 
     @pytest.fixture
-    def damage(self, tmp_path: Path) -> Damage:
+    def damage(self, quick_folder: Path) -> Damage:
         def damage(stream: StreamId) -> None:
-            with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+            with closing(sqlite3.connect(quick_folder / "state.db", isolation_level=None)) as connection:
                 connection.execute(SPOIL.format("?"), (stream.pipeline, stream.name))
 
         return damage

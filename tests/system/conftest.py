@@ -48,14 +48,16 @@ class Place:
     warehouse: Warehouse
     spark: SparkSession
     notes: Notes = field(default_factory=Notes)
+    sources: dict[str, Any] = field(default_factory=dict)
+    """Connections to read through instead of the shop's own, or beside it."""
 
     def configure(self, tables: dict[str, Any] | None = None, **pipeline: Any) -> None:
-        write_project(self.folder, self.shop, self.warehouse, tables or {"orders": HYBRID}, **pipeline)
+        sources = {"shop": self.shop.config, **self.sources}
+        write_project(self.folder, sources, self.warehouse, tables or {"orders": HYBRID}, **pipeline)
 
     def sync(self, **request: Any) -> SyncResult:
-        project = Project.load(self.folder)
-        pipeline = project.pipeline("shop")
-        parts = open_parts(pipeline, command="test")
+        pipeline = Project.load(self.folder).pipeline("shop")
+        parts = self.parts()
         try:
             return sync_pipeline(
                 pipeline,

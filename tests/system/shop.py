@@ -77,7 +77,7 @@ class Shop:
         """A relation whose column `n` counts from 1."""
         match self.kind:
             case "mysql":
-                return f"(SELECT seq AS n FROM seq_1_to_{count}) AS numbers"
+                return f"(SELECT CAST(seq AS SIGNED) AS n FROM seq_1_to_{count}) AS numbers"
             case "postgresql":
                 return f"(SELECT n FROM generate_series(1, {count}) AS n) AS numbers"
             case _:
@@ -146,11 +146,18 @@ def _alike(rows: list[tuple[Any, ...]]) -> list[Row]:
 
 
 def write_project(
-    folder: Path, shop: Shop, warehouse: Warehouse, tables: dict[str, Any], **pipeline: Any
+    folder: Path,
+    sources: dict[str, Any],
+    warehouse: Warehouse,
+    tables: dict[str, Any],
+    **pipeline: Any,
 ) -> Path:
     (folder / "config" / "pipelines").mkdir(parents=True, exist_ok=True)
     connections = {
-        "connections": {"sources": {"shop": shop.config}, "targets": {"warehouse": warehouse.config}},
+        "connections": {
+            "sources": sources,
+            "targets": {"warehouse": warehouse.config},
+        },
         "staging": {"files": {"type": "local", "path": "./staging"}},
         "state": {"default": {"type": "local", "path": "./state"}},
     }

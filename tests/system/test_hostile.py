@@ -149,10 +149,6 @@ def test_ids_from_the_edges_of_their_type_arrive_once(
 ) -> None:
     place = build(route)
     place.shop.execute(f"CREATE TABLE edges (id {kind} PRIMARY KEY, word VARCHAR(30))")
-    place.configure(
-        {"edges": {**ID_ONLY, **APPEND}, "copy": {**FULL_SYNC, "filter": "id IS NOT NULL"}},
-        processing={"batch_size": 3},
-    )
     place.shop.execute("INSERT INTO edges VALUES (%s, 'first')", [(number,) for number in first])
     place.configure({"edges": {**ID_ONLY, **APPEND}}, processing={"batch_size": 3})
     place.synced()
@@ -189,7 +185,7 @@ def test_keys_that_only_the_database_can_order_are_cut_without_gap_or_overlap(
     dice = random.Random(7)
 
     def insert(table: str, count: int, at: str) -> None:
-        rows = [(write(uuid.UUID(int=dice.getrandbits(128))), n) for n in range(count)]
+        rows = [(write(uuid.UUID(int=dice.getrandbits(128), version=4)), n) for n in range(count)]
         place.shop.execute(f"INSERT INTO {table} VALUES (%s, %s, {at})", rows)
 
     insert("moved", 95, NOON)
@@ -227,9 +223,8 @@ def test_rows_with_composite_keys_are_merged_and_copied(build: Build, route: str
         place.shop.execute(f"UPDATE {table} SET word = 'new', updated_at = {LATER} WHERE number <= 12")
     _all_well(place)
 
-    names = ("region", "number", "word") if place.shop.kind == "sqlite" else ("region", "number", "updated_at")
-    place.same("moved", *names)
-    place.same("copied", *names)
+    place.same("moved", "region", "number", "word")
+    place.same("copied", "region", "number", "word")
 
 
 @pytest.mark.parametrize("source", ["mariadb", "postgres", "sqlite"])
@@ -324,7 +319,7 @@ def _updating(place: Place) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-postgres"])
-def test_rows_that_change_while_they_are_read_are_right_after_a_further_sync(build: Build, route: str) -> None:
+def test_rows_that_change_while_they_are_read_are_right_after_another_sync(build: Build, route: str) -> None:
     place = build(route)
     place.shop.create()
     place.shop.insert(500)
@@ -455,9 +450,9 @@ def test_names_with_quotes_spaces_reserved_words_and_unicode_are_names(
     key, cursor, *rest = COLUMNS
     quote = place.shop.quote
     columns = ", ".join(f"{quote(name)} INT" for name in rest)
-    clock = CLOCK[place.shop.kind]
     place.shop.run(
-        f"CREATE TABLE {quote(table)} ({quote(key)} INT PRIMARY KEY, {quote(cursor)} {clock} NOT NULL, {columns})"
+        f"CREATE TABLE {quote(table)} ({quote(key)} INT PRIMARY KEY, "
+        f"{quote(cursor)} {CLOCK[place.shop.kind]} NOT NULL, {columns})"
     )
     place.configure(
         {table: {"cdc_timestamp_column": cursor, "cdc_id_column": key}}, processing={"batch_size": 10}
@@ -478,14 +473,14 @@ def test_names_with_quotes_spaces_reserved_words_and_unicode_are_names(
 @pytest.mark.parametrize("route", ["mariadb-postgres", "postgres-duckdb"])
 def test_a_table_of_five_hundred_columns_arrives_whole(build: Build, route: str) -> None:
     place = build(route)
-    kinds = ["INT", "VARCHAR(20)", "DECIMAL(20,4)", "DATE"]
-    values = ["n + 1", "'wörd 🌊'", "n / 7.0", "'2025-02-28'"]
+    kinds = ["INT", "VARCHAR(8)", "DECIMAL(20,4)", "DATE"]
+    values = ["n + 1", "'wörd 🌊'", "n / 7.0", "DATE '2025-02-28'"]
     names = [f"column_{number}" for number in range(498)]
     columns = ", ".join(f"{name} {kinds[number % 4]}" for number, name in enumerate(names))
     place.shop.run(
         f"CREATE TABLE wide (id INT PRIMARY KEY, updated_at {CLOCK[place.shop.kind]} NOT NULL, {columns})"
     )
-    filled = ", ".join(values[number % 4] for number in range(498)).replace("'2025-02-28'", "DATE '2025-02-28'")
+    filled = ", ".join(values[number % 4] for number in range(498))
     place.shop.run(f"INSERT INTO wide SELECT n, {NOON}, {filled} FROM {place.shop.numbers(60)}")
     place.configure({"wide": HYBRID}, processing={"batch_size": 25})
     place.synced()
@@ -501,12 +496,13 @@ def test_a_table_of_five_hundred_columns_arrives_whole(build: Build, route: str)
 
 def _with_null_cursors(build: Build, route: str, policy: str, **options: Any) -> Place:
     place = build(route)
+    clock = CLOCK[place.shop.kind] if place.shop.kind != "sqlite" else "TEXT"
     place.shop.execute(
         f"CREATE TABLE orders (id BIGINT PRIMARY KEY, customer VARCHAR(20), amount DECIMAL(12,2), note TEXT, "
         f"updated_at {CLOCK[place.shop.kind]})"
     )
     place.shop.execute(
-        f"INSERT INTO orders SELECT n, 'x', n, NULL, CASE WHEN n % 10 = 0 THEN NULL ELSE {NOON} END "
+        f"INSERT INTO orders SELECT n, 'x', n, NULL, CASE WHEN n % 10 <> 0 THEN CAST({NOON} AS {clock}) END "
         f"FROM {place.shop.numbers(50)}"
     )
     place.configure({"orders": {**HYBRID, "null_cursor": policy, **options}}, processing={"batch_size": 20})
@@ -548,8 +544,10 @@ def test_rows_without_a_cursor_are_followed_by_id(build: Build, route: str, mode
     assert place.synced().rows_extracted == 3
     place.same("orders", "id", "customer", "updated_at")
 
-    place.shop.execute(f"UPDATE orders SET customer = 'at last', updated_at = {LATER} WHERE id = 61")
-    assert place.synced().rows_extracted == (0 if mode == "never" else 1)
+    place.shop.execute(
+        "UPDATE orders SET customer = 'at last', updated_at = '2025-06-03 12:00:00' WHERE id = 61"
+    )
+    assert place.synced().rows_extracted == 1
     versions = place.warehouse.execute("SELECT customer FROM orders WHERE id = 61 ORDER BY customer")
     assert versions == ([("at last",)] if mode == "merge" else [("at last",), ("none",)])
 
@@ -582,38 +580,34 @@ def test_a_table_that_cannot_miss_its_cursor_needs_no_id_to_include_what_misses_
 # --- Values ----------------------------------------------------------------------
 
 WAVES = "𝄞🌊 'quoted' \"twice\" \\ back\tslash\nline"
-MARIADB_VALUES: list[tuple[str, str, Any, Any]] = [
-    # type, literal, at DuckDB, at PostgreSQL
-    ("BOOLEAN", "TRUE", 1, 1),
-    ("BIT(1)", "b'1'", True, True),
-    ("BIT(12)", "b'101010101010'", 0b101010101010, 0b101010101010),
-    ("TINYINT UNSIGNED", "255", 255, 255),
-    ("INT UNSIGNED", "4294967295", 2**32 - 1, 2**32 - 1),
-    ("BIGINT", "-9223372036854775808", -(2**63), -(2**63)),
-    ("BIGINT UNSIGNED", "18446744073709551615", 2**64 - 1, 2**64 - 1),
-    ("DECIMAL(38,10)", f"'-{'9' * 28}.{'9' * 10}'", *[Decimal(f"-{'9' * 28}.{'9' * 10}")] * 2),
-    ("DECIMAL(38,0)", f"'{'1' * 38}'", *[Decimal("1" * 38)] * 2),
-    ("DECIMAL(65,30)", f"'{'9' * 35}.{'1' * 30}'", *[f"{'9' * 35}.{'1' * 30}"] * 2),
-    ("DOUBLE", "0.1", 0.1, 0.1),
-    ("FLOAT", "0.5", 0.5, 0.5),
-    ("DATE", "'9999-12-31'", date(9999, 12, 31), date(9999, 12, 31)),
-    ("TIME", "'-838:59:59'", "-838:59:59", "-838:59:59"),
-    ("YEAR", "2025", 2025, 2025),
-    ("DATETIME(6)", "'2025-12-31 23:59:59.999999'", *[datetime(2025, 12, 31, 23, 59, 59, 999999)] * 2),  # noqa: DTZ001
-    (
-        "TIMESTAMP(6) NULL",
-        "'2025-12-31 23:59:59.999999'",
-        *[datetime(2025, 12, 31, 23, 59, 59, 999999, UTC)] * 2,
-    ),
-    ("VARCHAR(100)", "''", "", ""),
-    ("TEXT", "'%s'", WAVES, WAVES),
-    ("CHAR(5)", "'ab'", "ab", "ab"),
-    ("ENUM('small','large')", "'large'", "large", "large"),
-    ("SET('a','b','c')", "'a,c'", "a,c", "a,c"),
-    ("UUID", "'123E4567-E89B-12D3-A456-426614174000'", *["123e4567-e89b-12d3-a456-426614174000"] * 2),
-    ("JSON", '\'{"a": [1, null, "🌊"]}\'', *[{"a": [1, None, "🌊"]}] * 2),
-    ("VARBINARY(10)", "X'00FF5C27'", b"\x00\xff\\'", b"\x00\xff\\'"),
-    ("BLOB", "''", b"", b""),
+LAST = datetime(2025, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001 - zoneless
+MARIADB_VALUES: list[tuple[str, str, Any]] = [
+    ("BOOLEAN", "TRUE", 1),
+    ("BIT(1)", "b'1'", True),
+    ("BIT(12)", "b'101010101010'", 0b101010101010),
+    ("TINYINT UNSIGNED", "255", 255),
+    ("INT UNSIGNED", "4294967295", 2**32 - 1),
+    ("BIGINT", "-9223372036854775808", -(2**63)),
+    ("BIGINT UNSIGNED", "18446744073709551615", 2**64 - 1),
+    ("DECIMAL(38,10)", f"'-{'9' * 28}.{'9' * 10}'", Decimal(f"-{'9' * 28}.{'9' * 10}")),
+    ("DECIMAL(38,0)", f"'{'1' * 38}'", Decimal("1" * 38)),
+    ("DECIMAL(65,30)", f"'{'9' * 35}.{'1' * 30}'", f"{'9' * 35}.{'1' * 30}"),
+    ("DOUBLE", "0.1", 0.1),
+    ("FLOAT", "0.5", 0.5),
+    ("DATE", "'9999-12-31'", date(9999, 12, 31)),
+    ("TIME", "'-838:59:59'", "-838:59:59"),
+    ("YEAR", "2025", 2025),
+    ("DATETIME(6)", "'2025-12-31 23:59:59.999999'", LAST),
+    ("TIMESTAMP(6) NULL", "'2025-12-31 23:59:59.999999'", LAST.replace(tzinfo=UTC)),
+    ("VARCHAR(100)", "''", ""),
+    ("TEXT", "'%s'", WAVES),
+    ("CHAR(5)", "'ab'", "ab"),
+    ("ENUM('small','large')", "'large'", "large"),
+    ("SET('a','b','c')", "'a,c'", "a,c"),
+    ("UUID", "'123E4567-E89B-12D3-A456-426614174000'", "123e4567-e89b-12d3-a456-426614174000"),
+    ("JSON", '\'{"a": [1, null, "🌊"]}\'', {"a": [1, None, "🌊"]}),
+    ("VARBINARY(10)", "X'00FF5C27'", b"\x00\xff\\'"),
+    ("BLOB", "''", b""),
 ]
 POSTGRESQL_VALUES: list[tuple[str, str, Any]] = [
     ("boolean", "false", False),
@@ -628,8 +622,8 @@ POSTGRESQL_VALUES: list[tuple[str, str, Any]] = [
     ("date", "'0001-01-01'", date(1, 1, 1)),
     ("time(6)", "'23:59:59.999999'", time_of_day(23, 59, 59, 999999)),
     ("interval", "'-1 mon 3 days 04:05:06'", "-1 mons +3 days 04:05:06"),
-    ("timestamp(6)", "'2025-12-31 23:59:59.999999'", datetime(2025, 12, 31, 23, 59, 59, 999999)),  # noqa: DTZ001
-    ("timestamptz(6)", "'2026-01-01 08:59:59.999999+09'", datetime(2025, 12, 31, 23, 59, 59, 999999, UTC)),
+    ("timestamp(6)", "'2025-12-31 23:59:59.999999'", LAST),
+    ("timestamptz(6)", "'2026-01-01 08:59:59.999999+09'", LAST.replace(tzinfo=UTC)),
     ("text", "''", ""),
     ("text", "'%s'", WAVES),
     ("char(5)", "'ab'", "ab   "),
@@ -678,21 +672,16 @@ def _travelled(place: Place, kinds: list[str], literals: list[str]) -> list[tupl
     return [tuple(_meant(value) for value in row) for row in rows]
 
 
-@pytest.mark.parametrize("target", ["duckdb", "postgres"])
-def test_every_value_of_mariadb_arrives_as_it_is(build: Build, target: str) -> None:
-    place = build(f"mariadb-{target}")
-    kinds, literals, duckdb, postgres = zip(*MARIADB_VALUES, strict=True)
-
-    values, nulls = _travelled(place, list(kinds), list(literals))
-
-    assert values == (duckdb if target == "duckdb" else postgres)
-    assert nulls == (None,) * len(kinds)
+VALUES = {"mariadb": MARIADB_VALUES, "postgres": POSTGRESQL_VALUES}
 
 
 @pytest.mark.parametrize("target", ["duckdb", "postgres"])
-def test_every_value_of_postgresql_arrives_as_it_is(build: Build, target: str) -> None:
-    place = build(f"postgres-{target}")
-    kinds, literals, expected = zip(*POSTGRESQL_VALUES, strict=True)
+@pytest.mark.parametrize(("source", "described"), VALUES.items(), ids=VALUES.keys())
+def test_every_value_arrives_as_it_is(
+    build: Build, source: str, target: str, described: list[tuple[str, str, Any]]
+) -> None:
+    place = build(f"{source}-{target}")
+    kinds, literals, expected = zip(*described, strict=True)
 
     values, nulls = _travelled(place, list(kinds), list(literals))
 

@@ -12,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.servers import Server
 from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID, ID_ONLY, TIMESTAMP_ONLY
 
@@ -90,3 +91,56 @@ def test_rows_arrive_once_when_the_server_runs_east_of_utc(build: Build) -> None
     place.synced()
 
     place.agree()
+
+
+def test_a_standby_with_its_primary_named_loses_nothing(
+    build: Build, postgres_database: Server, postgres_standby: Server
+) -> None:
+    place = build("postgres-duckdb")
+    place.shop.create()
+    primary = place.shop.config
+    standby = postgres_standby.using(postgres_database.database)
+    place.sources = {"shop": standby.config, "primary": primary}
+    place.configure({"orders": {**HYBRID, "write_mode": "append"}}, ceiling={**CEILING, "primary": "primary"})
+
+    with Writers(place, seconds=6) as writers:
+        while writers.busy:
+            place.synced()
+    time.sleep(1.5)
+    place.synced()
+
+    place.agree()
+
+
+@pytest.mark.parametrize("source", ["mariadb", "postgres"])
+def test_a_user_who_may_not_see_other_transactions_is_told_so_and_loses_nothing(
+    build: Build, source: str
+) -> None:
+    place = build(f"{source}-duckdb")
+    place.shop.create()
+    server = place.shop.server
+    assert server is not None
+    _create_reader(server)
+    place.sources = {"shop": server.logged_in_as("reader", "reader").config}
+    # Lag and look-back of two seconds, so that the test need not take minutes.
+    place.configure({"orders": {**HYBRID, "write_mode": "append"}}, ceiling={**CEILING, "fallback_lag": 5})
+
+    with Writers(place, seconds=6) as writers:
+        while writers.busy:
+            place.synced()
+    time.sleep(6)
+    place.synced()
+
+    place.agree()
+    assert any("GRANT" in note.upper() for note in place.notes.texts)
+
+
+def _create_reader(server: Server) -> None:
+    if server.kind == "mysql":
+        server.execute("CREATE OR REPLACE USER reader IDENTIFIED BY 'reader'")
+        server.execute(f"GRANT SELECT ON `{server.database}`.* TO reader")
+        return
+    server.execute(
+        "DO $$ BEGIN CREATE ROLE reader LOGIN PASSWORD 'reader'; EXCEPTION WHEN duplicate_object THEN END $$"
+    )
+    server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")

@@ -13,6 +13,7 @@ from tidegate.cli.results import combined
 from tidegate.cli.sync import STDOUT, write_json
 from tidegate.config.pipelines import Pipeline
 from tidegate.core.errors import TidegateError
+from tidegate.core.windows import Window
 from tidegate.observe.figures import counted, span
 from tidegate.observe.terminal import Tone
 from tidegate.sync.clock import now
@@ -68,13 +69,18 @@ def _failed(invocation: Invocation, error: TidegateError) -> None:
     invocation.terminal.say()
 
 
+def _in_words(window: Window) -> str:
+    if window.low is None and window.high is None:
+        return "the whole table"
+    return f"after {window.low or 'the beginning'}, up to {window.high or 'the end'}"
+
+
 def _facts(plan: TablePlan) -> list[tuple[str, str]]:
     facts = []
     if plan.window is None:
         facts.append(("window", "nothing new to read"))
     else:
-        low, high = plan.window.low or "the beginning", plan.window.high or "the end"
-        facts.append(("window", f"after {low}, up to {high}"))
+        facts.append(("window", _in_words(plan.window)))
         rows = counted(plan.estimated_rows, "row")
         facts.append(("to read", f"about {rows} in {counted(plan.chunks, 'chunk')}"))
     if plan.held_back_by or plan.held_back_seconds:

@@ -261,6 +261,7 @@ class DuckDBTarget(Model):
     type: Literal["duckdb"] = "duckdb"
     path: FilePath
     schema_name: Text = Field(default="main", alias="schema")
+    wait: Duration = timedelta(seconds=30)
 
 
 class PostgreSQLTarget(Server):

@@ -252,17 +252,21 @@ def cover(mark: Watermark, window: Window, now: datetime) -> Watermark:
 
 
 def move(mark: Watermark, position: Position | None, *, reason: str, now: datetime) -> Step:
-    """Set `extracted` by hand. An unfinished window is given up; pending segments stay pending.
+    """Set `extracted` by hand. An unfinished window is given up.
 
-    `loaded` is never ahead of `extracted`, so moving back takes it along.
+    `loaded` is never ahead of `extracted`, so moving back takes it along. Pending segments that lie wholly
+    behind the new mark stay pending; those after it will be read again, so they are dropped, by name.
     """
     _demand_reason(reason)
-    event = _manual(mark, "set", reason, now, {"to": position.to_json() if position else None})
+    dropped = [segment.key for segment in mark.pending if _after(segment, position)]
+    to = position.to_json() if position else None
+    event = _manual(mark, "set", reason, now, {"to": to, "dropped": dropped})
     behind = [Window(mark.began, mark.extracted.position)] if mark.extracted.position else []
     moved = replace(
         mark,
         extracted=replace(mark.extracted, position=position, at=now),
         loaded=replace(mark.loaded, position=_nearest(mark.loaded.position, position)),
+        pending=tuple(segment for segment in mark.pending if segment.key not in dropped),
         began=position,
         covered=tuple(merge([*mark.covered, *behind])),
         run=_given_up(mark.run, now),
@@ -272,6 +276,14 @@ def move(mark: Watermark, position: Position | None, *, reason: str, now: dateti
         updated_at=now,
     )
     return moved, (event,)
+
+
+def _after(segment: Segment, position: Position | None) -> bool:
+    """Whether all of a segment's rows will be read again by a stream that goes on from the position."""
+    low = segment.window.low
+    if position is None:
+        return True
+    return low is not None and low.compare(position) in (0, 1)
 
 
 def reset(mark: Watermark, *, reason: str, now: datetime) -> Step:
@@ -311,7 +323,7 @@ def reset_loaded(
 
 
 def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
-    """Read the source again from the start; what is pending still loads."""
+    """Read the source again from the start."""
     return move(mark, None, reason=reason, now=now)
 
 

@@ -95,7 +95,18 @@ def subtract(window: Window, covered: Iterable[Window]) -> list[Window]:
 
 
 def merge(windows: Iterable[Window]) -> list[Window]:
-    """The same ranges, in order, with overlapping and touching ones joined."""
+    """The same ranges, in order, with overlapping and touching ones joined.
+
+    Where only the database could compare two of them, they are left as they are.
+    """
+    found = list(windows)
+    try:
+        return _joined(found)
+    except TypeError:
+        return list(dict.fromkeys(found))
+
+
+def _joined(windows: list[Window]) -> list[Window]:
     joined: list[Window] = []
     for window in sorted(windows, key=lambda w: _Edge(w.low, end=False)):
         last = joined[-1] if joined else None

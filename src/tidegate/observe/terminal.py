@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from tidegate.observe.figures import counted, span
 
@@ -109,14 +109,15 @@ class Terminal:
         if not self.fancy:
             self._print("\n".join(plain_table(headings, rows)), self.out)
             return
-        words = [_longest_word([heading, *(row[i] for row in rows)]) for i, heading in enumerate(headings)]
-        if sum(words) + _BETWEEN * len(words) <= self.console.width:
-            self._rich_table(headings, rows, words)
-        else:
+        columns = [[heading, *(row[i] for row in rows)] for i, heading in enumerate(headings)]
+        widths = _fitted(columns, self.console.width - _BETWEEN * len(columns))
+        if widths is None:
             self._records(headings, rows)
+        else:
+            self._rich_table(headings, rows, widths)
 
     def _rich_table(
-        self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], narrowest: Sequence[int]
+        self, headings: Sequence[str], rows: Sequence[Sequence[Cell]], widths: Sequence[int]
     ) -> None:
         from rich import box
         from rich.table import Table
@@ -124,7 +125,8 @@ class Terminal:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
         for number, heading in enumerate(headings):
             right = _numeric([row[number] for row in rows])
-            table.add_column(heading, justify="right" if right else "left", min_width=narrowest[number])
+            justify: Literal["left", "right"] = "right" if right else "left"
+            table.add_column(heading, justify=justify, width=widths[number], overflow="fold")
         for row in rows:
             table.add_row(*(_text(cell) for cell in row))
         self.console.print(table)
@@ -201,8 +203,18 @@ _BETWEEN = 3
 """Columns of the terminal between two columns of a table."""
 
 
-def _longest_word(cells: Sequence[Cell]) -> int:
-    return max((len(word) for cell in cells for word in _plain(cell).split()), default=0)
+def _fitted(columns: Sequence[Sequence[Cell]], room: int) -> list[int] | None:
+    """Widths that fit into the room, breaking lines between words only; None if there are none."""
+    widths = [max(len(_plain(cell)) for cell in cells) for cells in columns]
+    least = [
+        max((len(word) for cell in cells for word in _plain(cell).split()), default=0) for cells in columns
+    ]
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
+        widths[widest] -= 1
+    return widths
 
 
 def _plain(cell: Cell) -> str:

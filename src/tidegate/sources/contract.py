@@ -89,9 +89,7 @@ class Source(Protocol):
         """
         ...
 
-    def nth(
-        self, relation: Relation, columns: tuple[str, ...], window: Window, n: int
-    ) -> Position | None:
+    def nth(self, relation: Relation, columns: tuple[str, ...], window: Window, n: int) -> Position | None:
         """The position of the n-th row of the window in the order of the columns; None if it has fewer."""
         ...
 

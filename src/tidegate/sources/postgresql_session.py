@@ -80,7 +80,7 @@ def literal(value: Value) -> str:
         case int():
             return str(value)
         case bytes():
-            return f"'\\x{value.hex()}'::bytea"
+            return f"decode('{value.hex()}', 'hex')"
         case str():
             return text_literal(value)
 

@@ -39,6 +39,7 @@ _SAMPLE = 1000
 _CLOCKS = (Kind.DATE, Kind.TIMESTAMP)
 _WHOLE_SECONDS = len("2026-01-31 23:59:59")
 _SEPARATOR = len("2026-01-31")
+_MOST_DIGITS = 6
 
 
 def machine_clock() -> datetime:
@@ -71,9 +72,11 @@ class WrittenForm:
         return [stem + ("." + "_" * count if count else "") for count in self.digits]
 
     def write(self, moment: datetime) -> str:
+        """A moment between two that the column can write has more digits, and sorts between them as text."""
         whole = moment.replace(microsecond=0).isoformat(sep=self.separator)
         fraction = f"{moment.microsecond:06d}"
-        size = max(self.digits) if moment.microsecond else min(self.digits)
+        exact = [size for size in sorted(self.digits) if not fraction[size:].strip("0")]
+        size = exact[0] if exact else _MOST_DIGITS
         return f"{whole}.{fraction[:size]}" if size else whole
 
 

@@ -186,14 +186,21 @@ def _rows_in(staging: Staging, key: str, written: int) -> int:
     return rows
 
 
+_ORDERED = frozenset(
+    {Kind.DATE, Kind.TIMESTAMP, Kind.INSTANT, Kind.DECIMAL}
+    | {Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64}
+    | {Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64}
+)
+"""What positions are made of and Arrow orders as the database does."""
+
+
 class Span:
     """Counts rows and keeps the smallest and largest leading position of what passes by."""
 
     def __init__(self, positions: tuple[str, ...], columns: tuple[Column, ...]) -> None:
         kinds = {column.name: column.type.kind for column in columns}
         leading = positions[0] if positions else None
-        ordered = leading is not None and kinds.get(leading) not in (Kind.TEXT, Kind.BYTES, Kind.UUID, None)
-        self._column = leading if ordered else None
+        self._column = leading if leading is not None and kinds.get(leading) in _ORDERED else None
         self.rows = 0
         self.lowest: Position | None = None
         self.highest: Position | None = None

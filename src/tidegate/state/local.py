@@ -148,6 +148,7 @@ class LocalStore:
     # --- Records ---------------------------------------------------------------
 
     def _record(self, stream: StreamId) -> _Record:
+        demand_name(stream)
         record = self._load(self._file(stream))
         if record is None:
             return self._fresh(stream)
@@ -188,7 +189,7 @@ class LocalStore:
         return Stored(record.stream, record.version, record.watermark, self._held(record.stream).lease)
 
     def _held(self, stream: StreamId) -> _Held:
-        """Who holds the stream. One that cannot be read is none: its holder is fenced off all the same."""
+        """Who holds the stream. A lease that cannot be read is none, and its holder is fenced off."""
         try:
             data = unseal(_content(self._lease_file(stream)), str(stream))
             held = _Held(data["fence"], None if data["lease"] is None else Lease.from_json(data["lease"]))
@@ -327,7 +328,7 @@ class _Record:
             history_bytes=data["history_bytes"],
             outbox=tuple(data["outbox"]),
         )
-        demand_shape(record, cls)
+        demand_shape(replace(record, watermark=None), cls)  # the watermark has been checked
         if record.watermark is not None and record.watermark.stream != record.stream:
             raise ValueError(f"it holds the watermark of {record.watermark.stream}")
         return record

@@ -16,6 +16,7 @@ from tidegate.sources.masking import masked_columns
 from tidegate.sync.custom import filled
 from tidegate.targets.contract import TargetTable
 
+_NO_POSITION = frozenset({Kind.FLOAT32, Kind.FLOAT64, Kind.JSON})
 _NO_CURSOR = frozenset({Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64, Kind.JSON, Kind.TIME})
 
 
@@ -36,8 +37,11 @@ class TableJob:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The columns that positions are made of; for a snapshot, the key it is cut by."""
-        return self.settings.cursor.columns if self.settings.incremental else self.relation.schema.key
+        """The columns that positions are made of; for a snapshot, the key it is cut by, if it can be."""
+        if self.settings.incremental:
+            return self.settings.cursor.columns
+        schema = self.relation.schema
+        return () if any(schema.column(name).type.kind in _NO_POSITION for name in schema.key) else schema.key
 
     def relation_for(self, source: Source, window: Window) -> Relation:
         """What a chunk reads from: a user's SELECT may be told the chunk's window."""

@@ -28,7 +28,8 @@ class Loader:
     """What it takes to move pending segments into the target."""
 
     staging: Staging
-    target: Target
+    open_target: Callable[[], Target]
+    """Called when there is something to load."""
     progress: Progress
     clock: Callable[[], datetime]
 
@@ -37,25 +38,16 @@ class Loader:
         mark = held.watermark
         if mark is None or not mark.pending:
             return
+        target = self.open_target()
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
-            self.target.prepare(table, schemas[fingerprint])
+            target.prepare(table, schemas[fingerprint])
         for group in _groups(mark.pending, whole=table.mode is WriteMode.REPLACE):
             staged = [self._staged(segment, schemas) for segment in group]
-            self._load_once(table, staged, mark)
+            _load_once(target, table, staged, mark)
             moved, events = transitions.loaded(_current(held), {s.key for s in group}, self.clock())
             held.commit(moved, events)
             self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
-
-    def _load_once(self, table: TargetTable, staged: list[StagedSegment], mark: Watermark) -> None:
-        """Load a group. If the answer to the commit was lost, the ledger says what happened."""
-        skip = table.mode is WriteMode.APPEND and staged[0].segment.overlaps
-        try:
-            self.target.load(table, staged, generation=mark.generation, skip_existing=skip)
-        except OutcomeUnknown:
-            keys = [item.segment.key for item in staged]
-            if self.target.loaded(mark.stream, mark.generation, keys) != frozenset(keys):
-                self.target.load(table, staged, generation=mark.generation, skip_existing=skip)
 
     def _staged(self, segment: Segment, schemas: dict[str, Schema]) -> StagedSegment:
         found = self.staging.stat(segment.key)
@@ -66,7 +58,7 @@ class Loader:
             raise StagingError(
                 f"a pending segment {problem}",
                 where=self.staging.url(segment.key),
-                hint="put the file back, or read its rows again with `tidegate watermark rollback`",
+                hint="put the file back, or roll back to before its run with `tidegate watermark rollback`",
             )
         return StagedSegment(
             segment=segment,
@@ -74,6 +66,17 @@ class Loader:
             path=self.staging.local_path(segment.key),
             open=partial(self.staging.open, segment.key),
         )
+
+
+def _load_once(target: Target, table: TargetTable, staged: list[StagedSegment], mark: Watermark) -> None:
+    """Load a group. If the answer to the commit was lost, the ledger says what happened."""
+    skip = table.mode is WriteMode.APPEND and staged[0].segment.overlaps
+    try:
+        target.load(table, staged, generation=mark.generation, skip_existing=skip)
+    except OutcomeUnknown:
+        keys = [item.segment.key for item in staged]
+        if target.loaded(mark.stream, mark.generation, keys) != frozenset(keys):
+            target.load(table, staged, generation=mark.generation, skip_existing=skip)
 
 
 def _groups(pending: tuple[Segment, ...], *, whole: bool) -> Iterator[list[Segment]]:

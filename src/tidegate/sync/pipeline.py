@@ -152,7 +152,7 @@ class _Work:
         if self.request.ranged:
             return self._range(job, count)
         passage = self._held(job, count, self._run)
-        if settings.null_cursor is NullCursorPolicy.INCLUDE and settings.incremental:
+        if includes_null_cursors(job):
             self._held(null_cursor_job(job, self.parts.source()), count, self._run)
         return passage
 
@@ -205,13 +205,20 @@ class _Work:
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)
 
     def _loader(self, count: _Count) -> Loader:
-        return Loader(self.parts.staging, self.parts.target(), count, self.clock)
+        return Loader(self.parts.staging, self.parts.target, count, self.clock)
 
     def _run_id(self) -> str:
         return f"{self.clock():%Y%m%dT%H%M%S}-{self.token()}"
 
 
 _Act = Callable[[TableSync, HeldStream, TableJob], Passage]
+
+
+def includes_null_cursors(job: TableJob) -> bool:
+    """Whether rows may lack their timestamp, and are to be followed all the same."""
+    moment = job.settings.cursor.timestamp
+    included = job.settings.null_cursor is NullCursorPolicy.INCLUDE
+    return included and moment is not None and job.relation.schema.column(moment).nullable
 
 
 def null_cursor_job(job: TableJob, source: Source) -> TableJob:

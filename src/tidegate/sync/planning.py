@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -80,20 +80,22 @@ def _settled(mark: Watermark | None, job: TableJob, now: datetime) -> bool:
 
 
 def _null_cursors(source: Source, job: TableJob) -> tuple[str, ...]:
-    schema = job.relation.schema
-    if not any(schema.column(name).nullable for name in job.settings.cursor.columns):
+    policy, cursor = job.settings.null_cursor, job.settings.cursor
+    if policy is NullCursorPolicy.INCLUDE:
+        # Rows without a timestamp are followed by id. Without an id there is nothing to follow them by.
+        cursor = replace(cursor, timestamp=None)
+    if not any(job.relation.schema.column(name).nullable for name in cursor.columns):
         return ()
-    if job.settings.null_cursor is NullCursorPolicy.INCLUDE:
-        return ()
-    count = source.null_cursors(job.relation, job.settings.cursor)
+    count = source.null_cursors(job.relation, cursor)
     if not count:
         return ()
-    columns = " or ".join(job.settings.cursor.columns)
-    if job.settings.null_cursor is NullCursorPolicy.ERROR:
+    columns = " or ".join(cursor.columns)
+    if policy is not NullCursorPolicy.SKIP:
         raise NullCursor(
             f"{count:,} rows have no value in {columns}, so no window would ever hold them",
             where=str(job.stream),
-            hint="fill the column, or set `null_cursor: include` (tracked by id) or `null_cursor: skip`",
+            hint="fill the column, or set `null_cursor: skip`; with `include`, rows without a timestamp are "
+            "followed by id",
         )
     return (f"{count:,} rows without a value in {columns} are skipped, as configured",)
 

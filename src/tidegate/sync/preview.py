@@ -15,7 +15,6 @@ from tidegate.config.pipelines import Pipeline
 from tidegate.config.settings import TableSettings
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import TidegateError
-from tidegate.core.strategies import NullCursorPolicy
 from tidegate.core.types import Schema
 from tidegate.core.watermark import RunKind, StreamId, Watermark
 from tidegate.core.windows import Window
@@ -24,7 +23,7 @@ from tidegate.state.contract import Stored
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.marks import live_holder
 from tidegate.sync.parts import Parts
-from tidegate.sync.pipeline import Request, Scope, null_cursor_job, tables_of
+from tidegate.sync.pipeline import Request, Scope, includes_null_cursors, null_cursor_job, tables_of
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
 from tidegate.sync.ranges import plan_range, range_job
 from tidegate.sync.streams import owner
@@ -102,7 +101,7 @@ class _Preview:
         if self.request.ranged:
             return self._ranges(source, job)
         plans = [self._stream(source, job)]
-        if settings.null_cursor is NullCursorPolicy.INCLUDE and settings.incremental:
+        if includes_null_cursors(job):
             plans.append(self._stream(source, null_cursor_job(job, source)))
         return plans
 

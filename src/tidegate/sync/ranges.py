@@ -98,7 +98,14 @@ def _uncovered(job: TableJob, wanted: Window, side: Watermark | None, main: Wate
             hint="sync the table first; `default_start` says where it begins",
         )
     covered = [*main.covered, Window(main.began, None), *(side.covered if side else ())]
-    return [window for window in subtract(wanted, covered) if not window.empty]
+    try:
+        return [window for window in subtract(wanted, covered) if not window.empty]
+    except TypeError:
+        raise UsageError(
+            "only the database could say which part of the range was read before",
+            where=job.settings.table,
+            hint="choose ends that differ in the timestamp from those of earlier ranges and of the mark",
+        ) from None
 
 
 def _window(job: TableJob, low: str | None, high: str | None) -> Window:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ def open_target(type: str, **settings: Any) -> Target:
         ) from error
 
 
-def _duckdb(path: str | Path, schema: str = "main") -> Target:
+def _duckdb(path: str | Path, schema: str = "main", wait: timedelta = timedelta(seconds=30)) -> Target:
     from tidegate.targets.duckdb import DuckDbTarget
 
-    return DuckDbTarget(path, schema)
+    return DuckDbTarget(path, schema, wait=wait.total_seconds())
 
 
 def _postgresql(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import struct
 import time
 from collections.abc import Iterator
@@ -33,6 +34,11 @@ MANY_COLUMNS = (
 ENDLESS = Read(MANY_ROWS, MANY_COLUMNS, EVERYTHING, ("id",))
 
 
+def clock(text: str) -> datetime:
+    """A reading of a wall clock."""
+    return datetime.fromisoformat(text)
+
+
 def f32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
@@ -58,6 +64,7 @@ def table_of(server: Server, native: str, *literals: str) -> None:
     )
 
 
+JSON = '{"b": 1.10, "a": 12345678901234567890123, "b": "é😀"}'
 UTC_2038 = datetime(2038, 1, 19, 3, 14, 7, 999999, tzinfo=UTC)
 
 VALUES: list[tuple[str, dict[str, Any]]] = [
@@ -115,13 +122,13 @@ VALUES: list[tuple[str, dict[str, Any]]] = [
             "'0001-01-01'": date(1, 1, 1),
         },
     ),
-    ("datetime", {"'2024-02-29 23:59:59'": datetime(2024, 2, 29, 23, 59, 59)}),
-    ("datetime(3)", {"'1969-12-31 23:59:59.999'": datetime(1969, 12, 31, 23, 59, 59, 999000)}),
+    ("datetime", {"'2024-02-29 23:59:59'": clock("2024-02-29 23:59:59")}),
+    ("datetime(3)", {"'1969-12-31 23:59:59.999'": clock("1969-12-31 23:59:59.999000")}),
     (
         "datetime(6)",
         {
-            "'9999-12-31 23:59:59.999999'": datetime(9999, 12, 31, 23, 59, 59, 999999),
-            "'1000-01-01 00:00:00.000001'": datetime(1000, 1, 1, 0, 0, 0, 1),
+            "'9999-12-31 23:59:59.999999'": clock("9999-12-31 23:59:59.999999"),
+            "'1000-01-01 00:00:00.000001'": clock("1000-01-01 00:00:00.000001"),
         },
     ),
     (
@@ -152,9 +159,7 @@ VALUES: list[tuple[str, dict[str, Any]]] = [
     ("set('a','b')", {"'a,b'": "a,b", "''": ""}),
     (
         "json",
-        {
-            '\'{"b": 1.10, "a": 12345678901234567890123, "b": "é😀"}\'': '{"b": 1.10, "a": 12345678901234567890123, "b": "é😀"}'
-        },
+        {f"'{JSON}'": JSON},
     ),
     ("uuid", {"'123E4567-e89b-12d3-a456-426614174000'": "123e4567-e89b-12d3-a456-426614174000"}),
     ("inet4", {"'255.0.0.1'": "255.0.0.1"}),
@@ -174,10 +179,25 @@ def test_a_value_arrives_as_it_is(
     assert arrived.to_pylist() == [*values.values(), None]
 
 
-def test_negative_zero_stays_negative(mariadb_database: Server, source: Source, reader: Reader) -> None:
-    table_of(mariadb_database, "double", "-0e0")
+def test_decimals_of_every_length_arrive_as_they_are(
+    mariadb_database: Server, source: Source, reader: Reader
+) -> None:
+    sizes = [(digits, scale) for digits in range(1, 39) for scale in sorted({0, 1, digits // 2, digits})]
+    largest = [Decimal((0, (9,) * digits, -scale)) for digits, scale in sizes]
+    names = ", ".join(f"c{n} decimal({digits},{scale})" for n, (digits, scale) in enumerate(sizes))
+    run(
+        mariadb_database,
+        f"CREATE TABLE x (id int PRIMARY KEY, {names})",
+        f"INSERT INTO x VALUES (1, {', '.join(f'{value:f}' for value in largest)})",
+        f"INSERT INTO x VALUES (2, {', '.join(f'-{value:f}' for value in largest)})",
+    )
 
-    assert str(column_of(source, reader, "x")[0].as_py()) == "-0.0"
+    table = read_all(reader, whole(source.table("x"))).sort_by("id")
+
+    assert [list(row.values())[1:] for row in table.to_pylist()] == [
+        largest,
+        [value.copy_negate() for value in largest],
+    ]
 
 
 def test_a_timestamp_is_an_instant_wherever_the_server_stands(
@@ -194,7 +214,7 @@ def test_a_timestamp_is_an_instant_wherever_the_server_stands(
     table = read_all(reader, whole(source.table("x")))
 
     assert table.column("c").to_pylist() == [datetime(2024, 6, 1, 12, 0, 0, 1, tzinfo=UTC)]
-    assert table.column("w").to_pylist() == [datetime(2024, 6, 1, 12, 0, 0)]
+    assert table.column("w").to_pylist() == [clock("2024-06-01 12:00:00")]
 
 
 # --- What cannot be held is refused ------------------------------------------
@@ -218,7 +238,8 @@ def test_a_date_that_is_no_date_is_an_error_that_names_it(
         mariadb_database,
         "SET sql_mode = ''",
         f"CREATE TABLE x (id int PRIMARY KEY, fine date, c {native} NULL)",
-        f"INSERT INTO x VALUES (1, NULL, NULL), (2, '2024-01-01', '2024-01-01'), (41, '2024-01-01', '{value}')",
+        "INSERT INTO x VALUES (1, NULL, NULL), (2, '2024-01-01', '2024-01-01')",
+        f"INSERT INTO x VALUES (41, '2024-01-01', '{value}')",
     )
 
     with pytest.raises(LossyValue, match=f"column `c` holds {value} where id = 41"):
@@ -256,32 +277,26 @@ def test_a_number_that_is_neither_true_nor_false_is_refused_as_a_boolean(
 
 
 @pytest.mark.parametrize(
-    ("native", "literal", "altered", "message"),
+    ("was", "literal", "becomes"),
     [
-        ("decimal(10,2)", "1.23", "decimal(10,4)", "column `c` was decimal\\(10,2\\)"),
-        ("decimal(10,2)", "1.23", "double", "column `c` was decimal\\(10,2\\)"),
-        ("datetime", "'2024-01-01'", "timestamp", "column `c` was datetime"),
-        ("timestamp", "'2024-01-01'", "datetime", "column `c` was timestamp"),
-        ("int", "1", "varchar(10)", "column `c` was int"),
-        ("float", "0.5", "double", "column `c` was float"),
-        ("varchar(10)", "'1'", "int", "column `c` was varchar"),
+        ("decimal(10,2)", "1.23", "decimal(10,4)"),
+        ("decimal(10,2)", "1.23", "double"),
+        ("datetime", "'2024-01-01'", "timestamp"),
+        ("timestamp", "'2024-01-01'", "datetime"),
+        ("int(11)", "1", "varchar(10)"),
+        ("float", "0.5", "double"),
+        ("varchar(10)", "'1'", "int"),
     ],
 )
 def test_a_column_that_was_altered_after_planning_is_an_error(
-    native: str,
-    literal: str,
-    altered: str,
-    message: str,
-    mariadb_database: Server,
-    source: Source,
-    reader: Reader,
+    was: str, literal: str, becomes: str, mariadb_database: Server, source: Source
 ) -> None:
-    table_of(mariadb_database, native, literal)
+    table_of(mariadb_database, was, literal)
     planned = whole(source.table("x"))
-    run(mariadb_database, f"ALTER TABLE x MODIFY c {altered} NULL")
+    run(mariadb_database, f"ALTER TABLE x MODIFY c {becomes} NULL")
 
-    with pytest.raises(SourceError, match=message):
-        read_all(reader, planned)
+    with pytest.raises(SourceError, match=re.escape(f"column `c` was {was} when the read was planned")):
+        read_all(MySQLReader(login(mariadb_database)), planned)
 
 
 def test_a_column_that_became_wider_is_read_as_long_as_its_values_fit(
@@ -423,7 +438,8 @@ def sessions(server: Server) -> list[tuple[Any, ...]]:
 
 def running(server: Server) -> list[int]:
     rows = server.execute(
-        "SELECT id FROM information_schema.processlist WHERE db = %s AND info LIKE %s AND id <> CONNECTION_ID()",
+        "SELECT id FROM information_schema.processlist "
+        "WHERE db = %s AND info LIKE %s AND id <> CONNECTION_ID()",
         [server.database, "%seq\\_1%"],
     )
     return [int(number) for (number,) in rows]
@@ -446,11 +462,11 @@ def test_a_read_cannot_write(mariadb_database: Server, reader: Reader) -> None:
     assert mariadb_database.execute("SELECT * FROM w") == []
 
 
-@pytest.mark.parametrize("name", ["a`b", "ä ö", "select", "50%", "c0", "'", '"', "a\\b", "😀"])
+@pytest.mark.parametrize("name", ["a`b", "ä ö", "select", "50%", "c0", "'", '"', "a\\b"])
 def test_a_column_may_have_any_name(
     name: str, mariadb_database: Server, source: Source, reader: Reader
 ) -> None:
-    quoted = source.quote(name).replace("%", "%")
+    quoted = source.quote(name)
     run(mariadb_database, f"CREATE TABLE x (id int PRIMARY KEY, {quoted} int)", "INSERT INTO x VALUES (1, 2)")
 
     assert column_of(source, reader, "x", name).to_pylist() == [2]
@@ -518,7 +534,7 @@ def test_a_client_certificate_is_refused(mariadb_database: Server) -> None:
         Tls("prefer", cert="c", key="k"),
     )
 
-    with pytest.raises((ConfigError, ConnectError), match="certificate|TLS"):
+    with pytest.raises((ConfigError, ConnectError), match=r"certificate|TLS"):
         read_all(MySQLReader(certified), ENDLESS)
 
 
@@ -567,16 +583,17 @@ ROWS = st.lists(
         st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
         st.none() | st.text(st.characters(codec="utf-8"), max_size=50),
         st.none() | st.binary(max_size=50),
-        st.none() | st.datetimes(datetime(1000, 1, 1), datetime(9999, 12, 31)),
+        st.none() | st.datetimes(clock("1000-01-01 00:00:00"), clock("9999-12-31 00:00:00")),
         st.none() | st.dates(date(1000, 1, 1), date(9999, 12, 31)),
-        st.none() | st.datetimes(datetime(1970, 1, 2), datetime(2038, 1, 1)),
+        st.none() | st.datetimes(clock("1970-01-02 00:00:00"), clock("2038-01-01 00:00:00")),
         st.none() | st.booleans(),
     ),
     max_size=20,
 )
 ROW_TABLE = (
-    "CREATE TABLE x (id int AUTO_INCREMENT PRIMARY KEY, a bigint, b bigint unsigned, c decimal(12,2), d decimal(38,10), "
-    "e double, f float, g text, h blob, i datetime(6), j date, k timestamp(6) NULL, l bit(1))"
+    "CREATE TABLE x (id int AUTO_INCREMENT PRIMARY KEY, a bigint, b bigint unsigned, "
+    "c decimal(12,2), d decimal(38,10), e double, f float, g text, h blob, i datetime(6), j date, "
+    "k timestamp(6) NULL, l bit(1))"
 )
 
 
@@ -592,7 +609,7 @@ def test_any_rows_arrive_as_they_were_written_and_as_the_plain_reader_reads_them
     ):
         cursor.execute("SET time_zone = '+00:00'")
         cursor.executemany(
-            "INSERT INTO x (a, b, c, d, e, f, g, h, i, j, k, l) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            f"INSERT INTO x (a, b, c, d, e, f, g, h, i, j, k, l) VALUES ({', '.join(['%s'] * 12)})",
             [[_bound(value) for value in row] for row in rows],
         )
     read = Read("`x`", ROW_COLUMNS, EVERYTHING, ("id",))

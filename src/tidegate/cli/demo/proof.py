@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 _AT_ONCE = 10_000
@@ -62,18 +63,24 @@ def _sum(cursor: Any) -> Sum:
 
 
 def _line(row: Iterable[Any]) -> str:
-    return "\x1f".join(map(_written, row)) + "\n"
+    return "\x1f".join([_WRITTEN[type(value)](value) for value in row]) + "\n"
 
 
-def _written(value: Any) -> str:
-    """A value as text, the same whichever driver it came from."""
-    if isinstance(value, float | Decimal):
-        # SQLite keeps 19.90 as the number 19.9, a warehouse as a decimal with two digits.
-        text = str(value)
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ")
-    return "\x00" if value is None else str(value)
+def _number(value: float | Decimal) -> str:
+    """SQLite keeps 19.90 as the number 19.9, a warehouse as a decimal with two digits."""
+    text = str(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+_WRITTEN: dict[type, Callable[[Any], str]] = {
+    NoneType: lambda _: "\x00",
+    int: str,
+    str: str,
+    float: _number,
+    Decimal: _number,
+    datetime: str,
+}
+"""A value as text, the same whichever driver it came from."""
 
 
 def _quoted(name: str) -> str:

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from tidegate.cli.signals import stopping
 from tidegate.cli.watching import AnnouncedSession, Watched
 from tidegate.config.project import Project
 from tidegate.config.scaffold import write_project
-from tidegate.core.errors import UsageError, VerificationFailed
+from tidegate.core.errors import SourceError, UsageError, VerificationFailed
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.observe.figures import counted, span
 from tidegate.observe.logs import LoggedProgress
@@ -45,6 +46,7 @@ _OURS = (
 _KEYS = {"products": "code", "customers": "id", "orders": "id", "payments": "id"}
 _CHUNKS = 30
 _ATTEMPTS = 3
+_POLL_SECONDS = 0.02
 
 _PIPELINE = """\
 # The demo's pipeline: four tables, followed in four ways.
@@ -82,7 +84,7 @@ def tell(invocation: Invocation, folder: Path, rows: int) -> int:
     story.first_sync()
     story.second_sync()
     story.killed_run()
-    return story.end(time.monotonic() - began)
+    return story.end(began)
 
 
 def _prepare(folder: Path) -> Path:
@@ -168,32 +170,13 @@ class _Story:
         self._marks({"before": before, "when killed": at, "after": self._mark()})
 
     def _kill(self, attempt: int, before: Watermark) -> Watermark | None:
-        """Start a sync in a process of its own and SIGKILL it once some of its chunks are committed."""
+        """Change much, sync it in a process of its own, and kill that. None: it was too quick for us."""
         begin = self._ago(minutes=55 - 15 * attempt)
         status = ("archived", "checked", "closed")[attempt - 1]
         change = shop.archive(self.shop, status, begin=begin, end=begin + timedelta(minutes=10))
         self._say(f"{change.rows:>9,}  {change.what}")
-        command = [
-            sys.executable,
-            "-m",
-            "tidegate.cli",
-            "sync",
-            "--project",
-            str(self.folder),
-            "-t",
-            "orders",
-            "-q",
-        ]
         self._say("tidegate sync -t orders runs in another process …")
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            at = self._wait_until_part_done(process, before)
-            process.kill()
-        finally:
-            _end(process)
-        if at is None:
+        if not self._killed_half_way(before):
             return None
         at = self._mark()
         done, total = _progress(at)
@@ -205,18 +188,27 @@ class _Story:
             self._say(f"The lease is still there: {held.holder}")
         return at
 
-    def _wait_until_part_done(self, process: subprocess.Popen[bytes], before: Watermark) -> Watermark | None:
-        """None: it ended before it could be killed."""
-        while process.poll() is None:
-            mark = self._mark()
-            if mark.runs != before.runs and mark.open_run is not None:
-                done, total = _progress(mark)
-                if total // 4 <= done < total:
-                    return mark
-            time.sleep(0.02)
-        return None
+    def _killed_half_way(self, before: Watermark) -> bool:
+        with _sync_process(self.folder) as process, self.terminal.watching() as watcher:
+            watcher.remark("waiting until part of its chunks are committed")
+            while process.poll() is None:
+                if self._is_half_way(before):
+                    process.kill()
+                    return True
+                time.sleep(_POLL_SECONDS)
+        if process.returncode:
+            hint = f"`tidegate sync --project {self.folder}` shows why"
+            raise SourceError("the sync in another process failed", hint=hint)
+        return False
 
-    def end(self, seconds: float) -> int:
+    def _is_half_way(self, before: Watermark) -> bool:
+        mark = self._mark()
+        if mark.runs == before.runs or mark.open_run is None:
+            return False
+        done, total = _progress(mark)
+        return max(1, total // 4) <= done < total
+
+    def end(self, began: float) -> int:
         self._heading("Proof: source and warehouse, read whole and compared")
         compared = proof.compare(self.shop, self.warehouse, _KEYS)
         rows: list[list[Cell]] = [
@@ -234,7 +226,7 @@ class _Story:
         self.terminal.table(headings, rows)
         if not all(item.agree for item in compared):
             raise VerificationFailed("source and warehouse differ", where=str(self.folder))
-        self._what_next(seconds)
+        self._what_next(time.monotonic() - began)
         return 0
 
     def _what_next(self, seconds: float) -> None:
@@ -323,9 +315,21 @@ def _progress(mark: Watermark) -> tuple[int, int]:
     return run.chunks_done + run.round.done, run.chunks_done + len(run.round.chunks)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """The driver is dead; what it leaves behind, such as its JVM, goes too."""
-    process.kill()
-    process.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+@contextmanager
+def _sync_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`tidegate sync -t orders` as somebody else would run it; in the end nothing of it is left."""
+    arguments = ["sync", "--project", str(folder), "-t", "orders", "-q"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidegate.cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        # Its JVM would notice and end by itself, but not at once.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -81,7 +81,7 @@ def _projection(column: Column, rules: Sequence[Rule], quote: Callable[[str], st
 def select(read: Read, chosen: Sequence[Projection]) -> str:
     """What stands behind SELECT. Columns are called c0, c1, …: drivers trip over names like `a` and `A`."""
     selected = ", ".join(f"{projection.sql} AS c{number}" for number, projection in enumerate(chosen))
-    return f"{selected} FROM {read.relation} WHERE {read.where}"
+    return f"{selected} FROM {read.relation} WHERE (\n{read.where}\n)"
 
 
 def place(read: Read) -> str:
@@ -195,12 +195,13 @@ def decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def scaled(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Decimals of up to 18 digits that travelled as integers, their point moved to the end."""
-    _demand(array, array.type == pa.int64())
+    _demand(array, pa.types.is_signed_integer(array.type))
     most = 10**wanted.precision - 1
     ends = pc.min_max(array)
     if (ends["max"].as_py() or 0) > most or (ends["min"].as_py() or 0) < -most:
         _refuse(array, pc.or_(pc.greater(array, most), pc.less(array, -most)))
-    return pc.cast(array, pa.decimal128(19, 0)).view(wanted)
+    whole = pc.cast(pc.cast(array, pa.int64()), pa.decimal128(19, 0))
+    return whole.view(wanted)
 
 
 def text(array: pa.Array, wanted: pa.DataType) -> pa.Array:

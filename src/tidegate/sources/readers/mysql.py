@@ -12,7 +12,8 @@ import secrets
 import ssl
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote as percent
 
@@ -147,16 +148,26 @@ class MySQLReader:
     def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
         chosen = exact.projections(read.columns, RULES, quote)
         schema = arrow_schema(read.columns)
-        rows = _rows_at_once(read.columns, batch_rows)
-        with ExitStack() as held:
-            session = held.enter_context(_definition_held(self.login, read))
-            stream = _Stream(
-                self.login, read, _address(self.login, session), exact.select(read, chosen), rows
-            )
-            with closing(stream.batches()) as batches:
-                for raw in batches:
-                    held.close()  # from its first batch on, the stream's own statement holds the definition
-                    yield from exact.exact(raw, chosen, schema, read)
+        login = _settled(self.login)
+        stream = _Stream(login, read, exact.select(read, chosen), _rows_at_once(read.columns, batch_rows))
+        with ExitStack() as held, closing(stream.batches()) as batches:
+            held.enter_context(_definition_held(login, read))
+            for raw in batches:
+                held.close()  # from its first batch on, the stream's own statement holds the definition
+                yield from exact.exact(raw, chosen, schema, read)
+
+
+@lru_cache(maxsize=16)
+def _settled(login: Login) -> Login:
+    """Whether to encrypt where that is preferred: connectorx would insist on it.
+
+    Found out once for all reads of a process, also because it takes as long as a small chunk does.
+    """
+    if login.tls.mode != "prefer":
+        return login
+    with closing(connect(login)) as session, errors(login):
+        [(_, cipher)] = run(session, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    return replace(login, tls=replace(login.tls, mode="require" if cipher else "disable"))
 
 
 def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
@@ -165,7 +176,7 @@ def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
 
 
 @contextmanager
-def _definition_held(login: Login, read: Read) -> Iterator[Session]:
+def _definition_held(login: Login, read: Read) -> Iterator[None]:
     """Refuse a table that was altered since the read was planned, and let nobody alter it now.
 
     Two changes would bend values in silence: digits behind the point of a decimal that travels without it,
@@ -176,7 +187,7 @@ def _definition_held(login: Login, read: Read) -> Iterator[Session]:
         with errors(login, exact.place(read)):
             run(session, "START TRANSACTION READ ONLY")
             _check_definition(session, read)
-        yield session
+        yield
 
 
 def _check_definition(session: Session, read: Read) -> None:
@@ -209,7 +220,6 @@ class _Stream:
 
     login: Login
     read: Read
-    address: str = field(repr=False)
     select: str
     rows: int
 
@@ -237,7 +247,7 @@ class _Stream:
 
     def _open(self, sql: str) -> Iterable[pa.RecordBatch]:
         batches: Iterable[pa.RecordBatch] = _connectorx()(
-            self.address,
+            _address(self.login),
             sql,
             return_type="arrow_stream",
             protocol="binary",  # the text protocol rounds floats
@@ -266,7 +276,7 @@ def _connectorx() -> Callable[..., Any]:
     return connectorx.read_sql
 
 
-def _address(login: Login, session: Session) -> str:
+def _address(login: Login) -> str:
     """The server for connectorx, with the password: never to be shown."""
     if login.tls.cert:
         raise ConfigError(
@@ -278,15 +288,13 @@ def _address(login: Login, session: Session) -> str:
     user, password, database = (
         percent(part or "", safe="") for part in (login.username, login.password, login.database)
     )
-    options = "&".join(
-        f"{name}={percent(value, safe='')}" for name, value in _options(login, session).items()
-    )
+    options = "&".join(f"{name}={percent(value, safe='')}" for name, value in _options(login).items())
     return f"mysql://{user}:{password}@{host}:{login.port}/{database}?{options}"
 
 
-def _options(login: Login, session: Session) -> dict[str, str]:
+def _options(login: Login) -> dict[str, str]:
     options = {
-        "ssl-mode": _TLS_MODES.get(login.tls.mode) or _preferred(login, session),
+        "ssl-mode": _TLS_MODES[login.tls.mode],
         # It would follow the server's answer to a socket of this machine, which may be another server's.
         "prefer_socket": "false",
         "stmt_cache_size": "0",  # prepared again in the pinned session
@@ -297,13 +305,6 @@ def _options(login: Login, session: Session) -> dict[str, str]:
     if login.tls.mode.startswith("verify") and authorities:
         options["ssl-ca"] = authorities
     return options
-
-
-def _preferred(login: Login, session: Session) -> str:
-    """Told to prefer encryption the driver insists on it, so a session that did prefer it is asked."""
-    with errors(login):
-        [(_, cipher)] = run(session, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
-    return "REQUIRED" if cipher else "DISABLED"
 
 
 # --- Failures ----------------------------------------------------------------

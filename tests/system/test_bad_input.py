@@ -1,0 +1,149 @@
+"""What a user can get wrong: a clear message, the right exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.system.conftest import Build, Place
+from tests.system.shop import FULL_SYNC, HYBRID
+from tidegate.sync.result import SyncResult
+
+
+@pytest.fixture
+def place(build: Build) -> Place:
+    made = build("sqlite-duckdb")
+    made.shop.create()
+    made.shop.insert(20)
+    made.configure()
+    return made
+
+
+def _error(result: SyncResult) -> str:
+    [table] = result.tables.values()
+    assert table.error is not None
+    return str(table.error)
+
+
+def _unused_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("source", ["mariadb", "postgres"])
+def test_a_wrong_password_is_said_in_words_without_the_password(build: Build, source: str) -> None:
+    place = build(f"{source}-duckdb")
+    place.shop.create()
+    place.shop.config["password"] = "s3cret-and-wrong"
+    place.configure(retries={"max": 0})
+
+    result = place.sync()
+
+    assert result.exit_code == 5
+    assert "tide" in _error(result)
+    assert "s3cret-and-wrong" not in _error(result)
+
+
+@pytest.mark.parametrize("source", ["mariadb", "postgres"])
+def test_an_unreachable_host_is_said_in_words(build: Build, source: str) -> None:
+    place = build(f"{source}-duckdb")
+    place.shop.config["port"] = _unused_port()
+    place.configure(retries={"max": 0})
+
+    result = place.sync()
+
+    assert result.exit_code == 5
+    assert str(place.shop.config["port"]) in _error(result)
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"ordesr": HYBRID}, "orders"),
+        ({"orders": {**HYBRID, "cdc_timestamp_column": "updated_on"}}, "updated_at"),
+        ({"orders": {**HYBRID, "columns": {"exclude": ["nothere"]}}}, "nothere"),
+        ({"orders": {"cdc_strategy": "custom_sql", "query": "DELETE FROM orders"}}, "SELECT"),
+        ({"orders": {"cdc_strategy": "custom_sql", "query": "SELECT 1; SELECT 2"}}, "one"),
+    ],
+    ids=["missing table", "missing cursor", "missing column", "not a SELECT", "two statements"],
+)
+def test_what_the_source_does_not_have_is_named_with_what_it_has(
+    place: Place, tables: dict[str, Any], said: str
+) -> None:
+    place.configure(tables)
+
+    result = place.sync()
+
+    assert result.exit_code in (1, 2)
+    assert said in _error(result)
+
+
+def test_a_target_table_that_does_not_fit_shows_both_sides_and_changes_nothing(place: Place) -> None:
+    place.warehouse.execute("CREATE TABLE orders (id INTEGER, customer DATE)")
+
+    result = place.sync()
+
+    assert result.exit_code == 1
+    assert "customer" in _error(result)
+    assert place.warehouse.execute("SELECT count(*) FROM orders") == [(0,)]
+    assert sum(segment.rows for segment in place.mark().pending) == 20
+
+
+def test_a_damaged_state_record_is_named_and_left_as_it_is(place: Place) -> None:
+    place.synced()
+    [record] = (place.folder / "state" / "watermarks").glob("*orders.json")
+    damaged = record.read_bytes()[:40]
+    record.write_bytes(damaged)
+
+    result = place.sync()
+
+    assert result.exit_code == 1
+    assert record.name in _error(result)
+    assert record.read_bytes() == damaged
+
+
+def test_a_duckdb_file_that_another_process_holds_is_said_with_its_holder(place: Place) -> None:
+    place.warehouse.config["wait"] = 1
+    place.configure({"orders": FULL_SYNC})
+    hold = (
+        "import duckdb, sys, time; connection = duckdb.connect(sys.argv[1]); "
+        "print('held', flush=True); time.sleep(120)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(place.folder / "warehouse.duckdb")], stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        message = _error(place.sync())
+    finally:
+        holder.kill()
+        holder.communicate()
+
+    assert str(holder.pid) in message
+
+
+def test_a_full_staging_disk_is_said_in_words_and_the_next_sync_goes_on(place: Place) -> None:
+    """On a real file system of one megabyte, where the machine lets us make one."""
+    staging = place.folder / "staging"
+    staging.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(staging)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    place.shop.insert(5_000, first=100)
+    try:
+        message = _error(place.sync())
+    finally:
+        subprocess.run(["umount", str(staging)], check=True)
+
+    assert "space" in message
+    place.synced()
+    place.agree()
