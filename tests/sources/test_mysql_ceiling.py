@@ -394,6 +394,19 @@ def test_the_clock_alone_is_a_moment_below_every_open_transaction(shop: Server, 
         assert held.position < Position.of(before.replace(tzinfo=UTC))
 
 
+def test_a_server_whose_default_isolation_is_lower_is_watched_all_the_same(
+    shop: Server, opened: Opened
+) -> None:
+    last = add(shop)
+    shop.execute("SET GLOBAL tx_isolation = 'READ-COMMITTED'")
+    try:
+        source = opened(shop)
+        ceiling = source.freeze(source.table("orders"), HYBRID, IMPATIENT)
+    finally:
+        shop.execute("SET GLOBAL tx_isolation = 'REPEATABLE-READ'")
+    assert (ceiling.position, ceiling.warnings) == (last, ())
+
+
 def test_closing_a_source_twice_is_harmless(shop: Server, opened: Opened) -> None:
     source = opened(shop)
     freeze(source)

@@ -309,7 +309,7 @@ def test_a_select_of_ones_own_is_read_whole_as_one_chunk(build: Build, source: s
     place.synced()
 
     assert (first.rows_loaded, first.files_created) == (25, 1)
-    assert place.warehouse.execute("SELECT count(*), sum(twice) > 0 FROM joined") == [(20, True)]
+    assert place.warehouse.execute("SELECT count(*), max(id) FROM joined") == [(20, 20)]
 
 
 OWN_CURSORS = {
@@ -368,10 +368,12 @@ def test_a_ceiling_without_columns_is_the_clock_alone(build: Build, source: str)
     place = build(f"{source}-duckdb")
     place.shop.create()
     place.configure()
-    opened = place.parts().source()
+    parts = place.parts()
+    opened = parts.source()
 
     ceiling = opened.freeze(opened.table("orders"), Cursor(), CeilingSettings(lag=timedelta(seconds=1)))
 
+    parts.close()
     assert ceiling.position is not None
     [moment] = ceiling.position.values
     assert isinstance(moment, datetime)
@@ -401,7 +403,7 @@ def test_a_table_that_was_reset_is_read_from_the_start_and_merged(shop: Place) -
     shop.shop.insert(20)
     shop.synced()
     shop.shop.execute("UPDATE orders SET customer = 'quietly changed'")
-    assert _by_hand(shop).reset([ORDERS], reason="start over") == [ORDERS]
+    _by_hand(shop).reset([ORDERS], reason="start over")
 
     assert shop.synced().rows_extracted == 20
 
@@ -450,7 +452,7 @@ def test_a_run_whose_time_is_up_stops_between_two_chunks_and_goes_on_later(shop:
 
     shop.parts = slow  # type: ignore[method-assign]
     result = shop.sync()
-    del shop.parts  # type: ignore[method-assign]
+    del shop.parts
 
     assert isinstance(result.tables["orders"].error, Interrupted)
     assert result.exit_code == 1
@@ -509,7 +511,7 @@ def test_tables_side_by_side_finish_though_one_of_them_fails(build: Build, sourc
             f"INSERT INTO {name} SELECT n, '2025-01-01 00:00:00' FROM {place.shop.numbers(30)}"
         )
     place.configure(
-        {**{name: HYBRID for name in names}, "missing": HYBRID},
+        {**dict.fromkeys(names, HYBRID), "missing": HYBRID},
         processing={"strategy": "parallel", "max_parallel_tables": 3, "batch_size": 10},
     )
 

@@ -44,7 +44,9 @@ def resolve(table: str, options: TableOptions, pipeline: PipelineOptions) -> Tab
         target_name=bare.target_name,
         strategy=strategy,
         cursor=cursor,
-        write_mode=_said(options.write_mode, pipeline.write_mode) if cursor.columns else None,
+        write_mode=_said(options.write_mode, pipeline.write_mode)
+        if _reads_what_is_new(options, cursor)
+        else None,
         full_sync_mode=_nearest(bare.full_sync_mode, _whole_mode(options, cursor)),
         keys=options.keys or (),
         include=options.columns.include or (),
@@ -92,15 +94,23 @@ def _cursor(strategy: Strategy, options: TableOptions, pipeline: PipelineOptions
     )
 
 
+def _reads_what_is_new(options: TableOptions, cursor: Cursor) -> bool:
+    """Whether runs read a window: by a cursor, or because the user's SELECT takes one by itself."""
+    return bool(cursor.columns) or (options.query is not None and takes_window(options.query))
+
+
 def _whole_mode(options: TableOptions, cursor: Cursor) -> WriteMode | None:
     """How a table that is read whole is written. For others `write_mode` means something else."""
-    if options.full_sync_mode is not None or cursor.columns:
+    if options.full_sync_mode is not None or _reads_what_is_new(options, cursor):
         return options.full_sync_mode
     return options.write_mode
 
 
 def _default_start(options: TableOptions, pipeline: PipelineOptions, cursor: Cursor) -> datetime | None:
-    return _said(options.default_start, pipeline.default_start) if cursor.timestamp else None
+    """A stream of ids has no start; a SELECT that takes its window by itself is told moments."""
+    if cursor.timestamp is None and (cursor.id is not None or not _reads_what_is_new(options, cursor)):
+        return None
+    return _said(options.default_start, pipeline.default_start)
 
 
 def _ceiling(options: TableOptions, pipeline: PipelineOptions) -> CeilingSettings:
@@ -146,7 +156,7 @@ def unsuitable(name: str, options: TableOptions, pipeline: PipelineOptions) -> I
     yield from _query(here, strategy, options)
     yield from _pattern(here, name, options)
     yield from _columns(here, options)
-    if cursor.columns or (options.query is not None and takes_window(options.query)):
+    if _reads_what_is_new(options, cursor):
         yield from _incremental(here, options, pipeline)
         yield from _hidden(here, options, pipeline, cursor)
     elif strategy in (Strategy.FULL_SYNC, Strategy.CUSTOM_SQL):

@@ -257,8 +257,19 @@ def move(mark: Watermark, position: Position | None, *, reason: str, now: dateti
     `loaded` is never ahead of `extracted`, so moving back takes it along. Pending segments that lie wholly
     behind the new mark stay pending; those after it will be read again, so they are dropped, by name.
     """
-    _demand_reason(reason)
     dropped = [segment.key for segment in mark.pending if _after(segment, position)]
+    return _moved(mark, position, dropped, reason, now)
+
+
+def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
+    """Read the source again from the start; what is pending still loads."""
+    return _moved(mark, None, [], reason, now)
+
+
+def _moved(
+    mark: Watermark, position: Position | None, dropped: list[str], reason: str, now: datetime
+) -> Step:
+    _demand_reason(reason)
     to = position.to_json() if position else None
     event = _manual(mark, "set", reason, now, {"to": to, "dropped": dropped})
     behind = [Window(mark.began, mark.extracted.position)] if mark.extracted.position else []
@@ -320,11 +331,6 @@ def reset_loaded(
         updated_at=now,
     )
     return reopened, (event,)
-
-
-def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
-    """Read the source again from the start."""
-    return move(mark, None, reason=reason, now=now)
 
 
 def _manual(mark: Watermark, act: str, reason: str, now: datetime, data: dict[str, Any]) -> Event:

@@ -26,9 +26,12 @@ Row = tuple[Any, ...]
 UTC_ZONE = "+00:00"
 _PINNED = (
     "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
-    "wait_timeout = 28800, net_write_timeout = 3600, time_zone = '{zone}'"
+    "wait_timeout = 28800, net_write_timeout = 3600, lock_wait_timeout = 300, time_zone = '{zone}'"
 )
-"""A global sql_select_limit would end every read early, and silently."""
+"""A global sql_select_limit would end every read early, and silently. A table that is being altered is waited
+for, but not for a day."""
+_READ_ONLY = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+"""Under another isolation level a consistent snapshot is quietly none at all."""
 _LOST = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 0, 4031})
 _UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_UNKNOWN_HOST})
 _NO_PRIVILEGE = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.VIEW_INVALID})
@@ -52,7 +55,7 @@ def connect(login: Login, *, zone: str = UTC_ZONE) -> Session:
             **_tls(login),
         )
         run(session, _PINNED.format(zone=zone))
-        run(session, "SET SESSION TRANSACTION READ ONLY")
+        run(session, _READ_ONLY)
     return session
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidegate.core.ceiling import OpenTransaction
@@ -35,7 +36,7 @@ class Replicated:
         return self.primary.server_observer.clock()
 
     def blindness(self) -> CannotSee | None:
-        if self._is_another_system():
+        if self._is_another_system:
             return CannotSee(
                 "the server named as primary holds other data than this standby", "correct `ceiling.primary`"
             )
@@ -65,6 +66,7 @@ class Replicated:
         at_page_end = reached % _PAGE == 0 and goal - reached <= _PAGE_HEADER
         return bool(reached >= goal or at_page_end)
 
+    @cached_property
     def _is_another_system(self) -> bool:
         try:
             return self.standby.rows(_SAME_SYSTEM) != self.primary.rows(_SAME_SYSTEM)

@@ -27,6 +27,7 @@ _PINNED = {
     "standard_conforming_strings": "on",
     "default_transaction_read_only": "on",
     "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "300s",
 }
 _REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "not permitted to log in")
 

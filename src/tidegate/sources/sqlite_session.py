@@ -33,6 +33,7 @@ def connect(path: str, *, busy: float = BUSY_SECONDS, read_only: bool = True) ->
             uri=True,
             timeout=busy,
             isolation_level=None,
+            check_same_thread=False,  # used by one thread, and perhaps closed by another
         )
         if read_only:
             run(session, "PRAGMA query_only = ON")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -43,15 +44,17 @@ class LazySession:
 
     settings: SparkSettings
     _session: SparkSession | None = None
+    _starting: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def started(self) -> bool:
         return self._session is not None
 
     def get(self) -> SparkSession:
-        if self._session is None:
-            self._session = start(self.settings)
-        return self._session
+        with self._starting:  # several tables may ask at once
+            if self._session is None:
+                self._session = start(self.settings)
+            return self._session
 
     def stop(self) -> None:
         if self._session is not None:

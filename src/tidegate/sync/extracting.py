@@ -124,10 +124,11 @@ class Extractor:
         )
 
     def _chunk_read(self, job: TableJob, run: Run, chunk: Chunk, snapshot: str | None) -> ChunkRead:
+        relation, window = job.part(self.source, chunk.window)
         read = self.source.chunk(
-            job.relation_for(self.source, chunk.window),
+            relation,
             tuple(column.name for column in job.columns),
-            chunk.window,
+            window,
             positions=tuple(name for name in job.order if name in {c.name for c in job.columns}),
             order=job.order,
             snapshot=snapshot,

@@ -16,6 +16,7 @@ from tidegate.sources.masking import masked_columns
 from tidegate.sync.custom import filled
 from tidegate.targets.contract import TargetTable
 
+_EVERYTHING = Window(None, None)
 _NO_POSITION = frozenset({Kind.FLOAT32, Kind.FLOAT64, Kind.JSON})
 _NO_CURSOR = frozenset({Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64, Kind.JSON, Kind.TIME})
 
@@ -43,8 +44,15 @@ class TableJob:
         schema = self.relation.schema
         return () if any(schema.column(name).type.kind in _NO_POSITION for name in schema.key) else schema.key
 
-    def relation_for(self, source: Source, window: Window) -> Relation:
-        """What a chunk reads from: a user's SELECT may be told the chunk's window."""
+    def part(self, source: Source, window: Window) -> tuple[Relation, Window]:
+        """What a window is read from, and what a condition on the order has to hold of it.
+
+        A user's SELECT that has no cursor holds its window by itself.
+        """
+        return self._told(source, window), window if self.order else _EVERYTHING
+
+    def _told(self, source: Source, window: Window) -> Relation:
+        """A user's SELECT may ask to be told the window."""
         query = self.settings.query
         if query is None or not self.settings.windowed:
             return self.relation
@@ -62,7 +70,7 @@ def describe(source: Source, settings: TableSettings, stream: StreamId) -> Table
     key = settings.keys or relation.schema.key
     staged = Schema(masked_columns(columns, settings.masks), key if set(key) <= names else ())
     target = target_table(settings, stream, staged)
-    if target.mode is WriteMode.MERGE:
+    if target.mode is WriteMode.MERGE or (key and settings.incremental and settings.write_mode is None):
         _demand_merge(settings, key, names)
     return TableJob(settings, stream, relation, columns, staged, target)
 
@@ -87,7 +95,7 @@ def _relation(source: Source, settings: TableSettings) -> Relation:
         return source.table(settings.table, filter=settings.filter)
     select = settings.query
     if settings.windowed:
-        select = filled(source, select, Window(None, None), settings.cursor)
+        select = filled(source, select, _EVERYTHING, settings.cursor)
     return replace(source.query(settings.table, select), filter=settings.filter)
 
 

@@ -234,7 +234,8 @@ def null_cursor_job(job: TableJob, source: Source) -> TableJob:
             hint="name one with cdc_id_column",
         )
     empty = f"{source.quote(moment)} IS NULL"
-    both = f"({job.relation.filter}) AND {empty}" if job.relation.filter else empty
+    # A filter may end in a comment, so its closing bracket stands on a line of its own.
+    both = f"(\n{job.relation.filter}\n) AND {empty}" if job.relation.filter else empty
     settings = replace(
         job.settings, strategy=Strategy.ID_ONLY, cursor=Cursor(id=key), null_cursor=NullCursorPolicy.SKIP
     )

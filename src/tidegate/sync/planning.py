@@ -21,6 +21,7 @@ CHUNKS_PER_ROUND = 256
 """How much of a window is cut, and remembered in the state, at one time."""
 
 EVERYTHING = Window(None, None)
+_NO_LIMIT = "no limit can cut what has no cursor: it is read whole"
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ def next_window(
     source: Source, job: TableJob, mark: Watermark | None, *, limit: int | None, now: datetime
 ) -> WindowPlan:
     """Freeze the ceiling and say which window comes next."""
+    uncut = () if limit is None or job.settings.cursor.columns else (_NO_LIMIT,)
     if job.kind is RunKind.SNAPSHOT:
-        return WindowPlan(EVERYTHING, Ceiling(None))
-    notes = _null_cursors(source, job)
+        return WindowPlan(EVERYTHING, Ceiling(None), notes=uncut)
+    notes = uncut + _null_cursors(source, job)
     low, start_notes = _low(source, job, mark)
     settled = _settled(mark, job, now)
     ceiling = source.freeze(
@@ -57,8 +59,9 @@ def next_window(
     if not _after(ceiling.position, back):
         return WindowPlan(None, ceiling, notes=notes)
     high = ceiling.position
-    if limit is not None:
-        high = source.nth(job.relation, job.order, Window(back, high), limit) or high
+    if limit is not None and job.order and _after(high, low):
+        # Counted from the mark: rows that are read again would use the limit up and never let it move.
+        high = source.nth(job.relation, job.order, Window(low, high), limit) or high
     return WindowPlan(Window(back, high), ceiling, lookback=back is not low, notes=notes)
 
 
@@ -104,10 +107,11 @@ def _low(source: Source, job: TableJob, mark: Watermark | None) -> tuple[Positio
     if mark is not None and mark.extracted.position is not None:
         return mark.extracted.position, ()
     start = job.settings.default_start
-    if start is None or job.settings.cursor.timestamp is None:
+    if start is None:
         return None, (f"{job.stream.name} is new: it starts from the beginning",)
     low = Position.of(timestamp_value(job, start))
-    older = source.count(job.relation, (job.settings.cursor.timestamp,), Window(None, low))
+    relation, window = job.part(source, Window(None, low))
+    older = source.count(relation, job.order[:1], window)
     left = f"; {older:,} older rows are left out" if older else ""
     return low, (f"{job.stream.name} is new: it starts after {low}{left}",)
 

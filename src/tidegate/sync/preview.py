@@ -183,7 +183,8 @@ def _pending_target(settings: TableSettings, stream: StreamId, mark: Watermark) 
 
 def _size(source: Source, job: TableJob, window: Window) -> tuple[int, int]:
     """Chunks and rows. The first round is cut exactly as the sync would do it; the rest is estimated."""
-    rows = source.count(job.relation, job.order, window)
+    relation, held = job.part(source, window)
+    rows = source.count(relation, job.order, held)
     cut = cut_round(source, job, window)
     chunks = len(cut.cuts) + 1
     if cut.window.high == window.high:

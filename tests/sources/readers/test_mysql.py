@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceEr
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.sources.contract import Read, Reader, Source
 from tidegate.sources.login import Login, Tls
-from tidegate.sources.readers.mysql import MySQLReader
+from tidegate.sources.readers.mysql import MySQLReader, _definition_held, _Stream
 from tidegate.sources.rows import MySQLWire, RowReader
 
 MANY_ROWS = "(SELECT seq AS id, REPEAT('x', 100) AS t FROM seq_1_to_100000000) AS q"
@@ -338,8 +339,6 @@ def test_null_in_a_column_that_was_declared_without_is_an_error(
 
 def test_a_table_is_not_altered_while_a_read_begins(mariadb_database: Server, source: Source) -> None:
     """The definition that was checked is the one that is read: the check holds it."""
-    from tidegate.sources.readers.mysql import _definition_held
-
     table_of(mariadb_database, "decimal(10,2)", "1.25")
     read = whole(source.table("x"))
 
@@ -417,6 +416,21 @@ def test_a_query_that_is_killed_is_an_error(
     with pytest.raises(error):
         for _ in batches:
             pass
+
+
+class Cut(_Stream):
+    """A driver that stops without a word, which it has been seen to do."""
+
+    def _open(self, sql: str) -> Iterator[pa.RecordBatch]:
+        full = pa.RecordBatch.from_pydict({"c0": range(self.rows)})
+        return iter([full, full])
+
+
+def test_rows_that_end_with_a_full_batch_are_not_taken_for_all(mariadb_database: Server) -> None:
+    cut = Cut(login(mariadb_database), ENDLESS, "1", 10)
+
+    with pytest.raises(ConnectError, match="ended before the last"):
+        list(cut.batches())
 
 
 def test_reading_leaves_no_session_behind(
@@ -497,6 +511,14 @@ def test_a_view_and_a_query_are_read_like_a_table(
     assert read_all(reader, whole(query)).to_pylist() == [
         {"id": 3, "c": Decimal("3.75"), "a": Decimal("1.875000")}
     ]
+
+
+def test_encryption_that_is_preferred_is_not_insisted_on(mariadb_database: Server, source: Source) -> None:
+    table_of(mariadb_database, "int", "1")
+
+    arrived = column_of(source, MySQLReader(login(mariadb_database, tls="prefer")), "x")
+
+    assert arrived.to_pylist() == [1, None]
 
 
 # --- Failures people can act on ----------------------------------------------

@@ -10,7 +10,7 @@ import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -275,10 +275,10 @@ def _detach(duckdb: DuckDBPyConnection, name: str) -> None:
             duckdb.execute(statement)
 
 
-@lru_cache(maxsize=1)
+@cache
 def _duckdb(process: int) -> DuckDBPyConnection:
     """One for each process, since loading the scanner takes longer than reading a small chunk."""
-    del process  # a forked child must not use its parent's
+    del process  # told apart, because a forked child must neither use nor close its parent's
     import duckdb
 
     settings: dict[str, Any] = {
