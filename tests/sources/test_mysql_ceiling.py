@@ -14,6 +14,7 @@ import pytest
 from tests.servers import Server
 from tests.sources.conftest import Opened
 from tests.sources.writing import IMPATIENT, PATIENT, meanwhile, run, writer
+from tidegate.core.ceiling import Ceiling
 from tidegate.core.positions import Position
 from tidegate.core.strategies import CeilingSettings, Cursor
 from tidegate.sources.contract import Source
@@ -47,7 +48,7 @@ def add(server: Server, *, seconds_ago: int = 0) -> Position:
 
 
 @contextmanager
-def polling(server: Server) -> Iterator[None]:
+def polling(server: Server, interval: float) -> Iterator[None]:
     """A monitoring tool that reads the list of transactions all the time."""
     stop = threading.Event()
 
@@ -55,7 +56,7 @@ def polling(server: Server) -> Iterator[None]:
         with closing(server.connect(autocommit=True)) as connection:
             while not stop.is_set():
                 run(connection, "SELECT count(*) FROM information_schema.innodb_trx")
-                time.sleep(0.01)
+                time.sleep(interval)
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -290,14 +291,38 @@ def test_a_list_that_another_program_keeps_from_being_renewed_is_not_believed(
     shop: Server, opened: Opened
 ) -> None:
     add(shop)
-    with polling(shop), writer(shop) as late:
+    with polling(shop, 0.01), writer(shop) as late:
         time.sleep(0.3)
         run(late, "INSERT INTO orders VALUES ()")
         add(shop)
         source = opened(shop)
         ceiling = source.freeze(source.table("orders"), HYBRID, IMPATIENT)
-    assert ceiling.position is None
-    assert ceiling.held_back_by or ceiling.lookback
+        again = source.freeze(source.table("orders"), HYBRID, IMPATIENT)
+    for found in (ceiling, again):
+        assert (found.position, found.lookback) == (None, timedelta(seconds=60))
+        assert "innodb_trx" in found.warnings[0]
+
+
+def test_several_who_watch_at_once_do_not_blind_each_other(shop: Server, opened: Opened) -> None:
+    add(shop, seconds_ago=5)
+    found: list[Ceiling] = []
+
+    def look() -> None:
+        source = opened(shop)
+        found.append(source.freeze(source.table("orders"), HYBRID, IMPATIENT))
+
+    with polling(shop, 0.15), writer(shop) as late:
+        run(late, "INSERT INTO orders VALUES ()")
+        add(shop)
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [(ceiling.lookback, ceiling.position is not None) for ceiling in found] == [
+        (timedelta(0), True)
+    ] * 4
+    assert all(ceiling.held_back_by for ceiling in found)
 
 
 def test_a_server_east_of_utc_holds_the_ceiling_back_like_any_other(

@@ -102,7 +102,7 @@ def test_a_warehouse_reads_the_values_too(tmp_path: Path) -> None:
 def test_a_file_holds_nothing_that_some_readers_do_not_know() -> None:
     file = written(EVERY_KIND.schema, EVERY_KIND)
 
-    assert not (file.metadata.metadata or {})
+    assert not file.metadata.metadata
     group = file.metadata.row_group(0)
     encodings = {name for number in range(len(COLUMNS)) for name in group.column(number).encodings}
     assert encodings <= {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
@@ -157,7 +157,7 @@ def test_memory_is_bounded_however_wide_the_rows_are() -> None:
         nonlocal peak
         for _ in range(50):
             text = pa.array(["x" * 96] * 200, pa.string())
-            columns = [pa.concat_arrays([text]) for _ in range(500)]
+            columns = [pa.concat_arrays([text[:100], text[100:]]) for _ in range(500)]
             peak = max(peak, pa.total_allocated_bytes() - before)
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -165,7 +165,7 @@ def test_memory_is_bounded_however_wide_the_rows_are() -> None:
         rows = write_segment(file, schema, batches(), compression=Compression.SNAPPY)
 
     assert rows == 10_000
-    assert peak < ROW_GROUP_BYTES * 2
+    assert ROW_GROUP_BYTES // 2 < peak < ROW_GROUP_BYTES * 2
 
 
 def test_only_text_that_repeats_gets_a_dictionary() -> None:
@@ -196,7 +196,7 @@ class FullDisk(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any) -> int:  # noqa: ARG002 - the signature of a file
         raise OSError(28, "No space left on device")
 
 

@@ -294,7 +294,9 @@ class Freezing:
         pool = _with_newest(candidates, Candidate(seen, clock, (UNSEEN,)))
         judged = [replace(c, open=()) if self._is_old(c, clock) else c for c in pool]
         position, rest = settle(judged, {name for candidate in judged for name in candidate.open})
-        return Ceiling(position, candidates=rest, warnings=(self._in_words(blind),))
+        seconds = self.settings.fallback_lag.total_seconds()
+        warning = f"{blind.reason}, so an id is taken for safe after {seconds:g} s: {blind.remedy}"
+        return Ceiling(position, candidates=rest, warnings=(warning,))
 
     def _is_old(self, candidate: Candidate, clock: datetime) -> bool:
         return clock - candidate.seen_at >= self.settings.fallback_lag

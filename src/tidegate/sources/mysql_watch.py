@@ -16,6 +16,7 @@ Traps that were found by trying:
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,7 +36,7 @@ from tidegate.sources.mysql_session import UTC_ZONE, Row, Session, close, code, 
 _T = TypeVar("_T")
 
 SYSTEM_ZONE = "SYSTEM"
-_LOOKS = 20
+_LOOKS = 12
 """How often a list without the canary is asked for again."""
 _XAER_RMERR = 1401
 _DENIED = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _XAER_RMERR})
@@ -67,6 +68,18 @@ _PROGRAMS = (
     "WHERE attr_name = 'program_name'"
 )
 
+_IDLE = frozenset(
+    {
+        "Binlog Dump",
+        "Binlog Dump GTID",
+        "Connect",
+        "Daemon",
+        "Slave_IO",
+        "Slave_SQL",
+        "Slave_worker",
+        "Sleep",
+    }
+)
 _WRITES_NOTHING = frozenset(
     {
         "BEGIN",
@@ -112,21 +125,28 @@ class _Numbered:
 class MySQLWatch:
     """An observer of one server."""
 
-    def __init__(self, login: Login, *, mariadb: bool) -> None:
+    def __init__(self, login: Login, *, mariadb: bool, jitter: Callable[[], float] = random.random) -> None:
         self._login = login
         self._mariadb = mariadb
+        self._jitter = jitter
         self._sessions: dict[str, _Numbered] = {}
         self._marked = False
         self._last_look = 0.0
+        self._stale: CannotSee | None = None
 
     def clock(self) -> datetime:
         return _utc(self._retried(lambda: run(self._watch.session, "SELECT UTC_TIMESTAMP(6)"))[0][0])
 
     def blindness(self) -> CannotSee | None:
-        return None
+        """A list that was not renewed for seconds is not asked for again by the next table."""
+        return self._stale
 
     def transactions(self, ignore: Collection[str]) -> tuple[OpenTransaction, ...]:
-        return self._retried(lambda: self._look(self._watch, self._canary, ignore))
+        try:
+            return self._retried(lambda: self._look(self._watch, self._canary, ignore))
+        except CannotSee:
+            self.close()
+            raise
 
     def continues(self, gone: str, listed: OpenTransaction) -> bool:
         if listed.identity.startswith(_PREPARED):
@@ -149,27 +169,19 @@ class MySQLWatch:
     def _look(
         self, watch: _Numbered, canary: _Numbered, ignore: Collection[str]
     ) -> tuple[OpenTransaction, ...]:
-        for _ in range(_LOOKS):
-            with self._canary_sings(canary.session) as mark:
-                connected = self._connected(watch.session)
-                listed = _unless_denied(watch.session, _TRANSACTIONS)
-                prepared = _unless_denied(watch.session, "XA RECOVER")
-            if listed is None:
-                raise self._no_privilege(watch.session)
-            if (canary.thread, mark) in {(int(row[0]), row[3]) for row in listed}:
-                ignored = self._ignored(watch.session, connected.values(), ignore)
-                return tuple(_open(connected, listed, prepared, {watch.thread, canary.thread, *ignored}))
-        raise CannotSee(
-            "the server's list of transactions does not show one that was just begun",
-            "let no other program read information_schema.innodb_trx several times a second",
-        )
+        with self._canary_sings(canary.session) as mark:
+            connected = self._connected(watch.session)
+            listed = self._list_that_shows(canary.thread, mark)
+            prepared = _unless_denied(watch.session, "XA RECOVER")
+        ignored = self._ignored(watch.session, connected.values(), ignore)
+        return tuple(_open(connected, listed, prepared, {watch.thread, canary.thread, *ignored}))
 
     @contextmanager
     def _canary_sings(self, canary: Session) -> Iterator[str]:
         """Begin a transaction that a fresh list must show, with a mark that the last one did not have.
 
-        Two marks are enough: no look is believed before its own mark is seen, so an older picture with the
-        same mark has always been replaced by one with the other.
+        Two marks are enough: an older list with the same mark has been replaced by one with the other mark,
+        which was seen. After a look in vain the canary is another session.
         """
         time.sleep(max(0.0, self._last_look + POLL.total_seconds() - time.monotonic()))
         self._marked = not self._marked
@@ -179,8 +191,23 @@ class MySQLWatch:
         try:
             yield mark
         finally:
-            self._last_look = time.monotonic()
             run(canary, "ROLLBACK")
+
+    def _list_that_shows(self, thread: int, mark: str) -> list[Row]:
+        """Several who ask in step would keep the list from being renewed, so the pauses differ."""
+        for _ in range(_LOOKS):
+            listed = _unless_denied(self._watch.session, _TRANSACTIONS)
+            self._last_look = time.monotonic()
+            if listed is None:
+                raise self._no_privilege(self._watch.session)
+            if (thread, mark) in {(int(row[0]), row[3]) for row in listed}:
+                return listed
+            time.sleep(POLL.total_seconds() * (1 + 2 * self._jitter()))
+        self._stale = CannotSee(
+            "the server's list of transactions does not show one that was just begun",
+            "let no other program read information_schema.innodb_trx many times a second",
+        )
+        raise self._stale
 
     def _connected(self, watch: Session) -> dict[int, Connected]:
         """MySQL counts in whole seconds and does not number its statements; MariaDB does better."""
@@ -235,7 +262,7 @@ class MySQLWatch:
 
 def _connection(row: Row) -> Connected:
     thread, user, host, command, elapsed, query, state, info, now = row
-    running = command in ("Query", "Execute")
+    running = command not in _IDLE
     began = _utc(now) - timedelta(seconds=max(0.0, float(elapsed or 0))) if running else None
     return Connected(
         thread=int(thread),

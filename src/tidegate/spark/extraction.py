@@ -75,21 +75,21 @@ class Extraction:
     """Seconds since the epoch after which no further chunk is begun."""
 
 
-def extract(session: SparkSession, work: Extraction, chunks: list[ChunkRead], parallelism: int) -> int:
-    """Run the chunks as one Spark job and return how many have a receipt now.
+def extract(
+    session: SparkSession, work: Extraction, chunks: list[ChunkRead], parallelism: int
+) -> list[Receipt]:
+    """Run the chunks as one Spark job and return their receipts; after the deadline, those there are.
 
     Chunks are dealt out in turn, so that the tasks move through the window side by side and progress
     stays contiguous. The answers are few and small: collecting them holds no rows in the driver.
     """
-    if not chunks:
-        return 0
     partitions = min(parallelism, len(chunks))
     numbers = session.range(0, partitions, 1, partitions)
     answers = numbers.mapInArrow(_task(work, chunks, partitions), _ANSWER).collect()
     for answer in answers:
         if answer["error"]:
             raise _rebuilt(json.loads(answer["error"]))
-    return len(answers)
+    return [Receipt.from_json(json.loads(answer["receipt"])) for answer in answers]
 
 
 def _task(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -65,25 +66,20 @@ class Extractor:
         work = self._extraction(job, run)
         chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
         session = self.session.get()
-        failure: list[BaseException] = []
-
-        def body() -> None:
-            try:
-                extract(session, work, chunks, self._parallelism(job))
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it
-                failure.append(error)
-
-        thread = threading.Thread(target=body, name=f"extract {job.stream}", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
+        answer = _in_background(
+            lambda: extract(session, work, chunks, self._parallelism(job)), str(job.stream)
+        )
+        while not wait([answer], _POLL_SECONDS).done:
             held.check()
             ledger.collect()
             self._commit(held, ledger, job)
+        error = answer.exception()
+        if error is None:
+            ledger.add(answer.result())
+            return
         ledger.collect()
         self._commit(held, ledger, job)
-        if failure:
-            raise _in_words(failure[0], job)
+        raise _in_words(error, job)
 
     def _commit(self, held: HeldStream, ledger: _Receipts, job: TableJob) -> None:
         """Commit `extracted` over the contiguous chunks that are proved: the moment progress exists."""
@@ -157,7 +153,11 @@ class _Receipts:
         self._found: dict[int, Receipt] = {}
 
     def collect(self) -> None:
-        for receipt in receipts(self._staging, self._paths, self._seen):
+        """Look for what the tasks, or those of an earlier attempt, have left in staging."""
+        self.add(receipts(self._staging, self._paths, self._seen))
+
+    def add(self, found: list[Receipt]) -> None:
+        for receipt in found:
             chunk = self._chunks.get(receipt.chunk)
             # A receipt of another cut of the same run would prove another range: it does not count.
             if chunk is not None and receipt.window == chunk.window:
@@ -176,6 +176,20 @@ class _Receipts:
             for number, chunk in self._chunks.items()
             if number >= self._next and number not in self._found
         ]
+
+
+def _in_background(work: Callable[[], list[Receipt]], name: str) -> Future[list[Receipt]]:
+    """Run a Spark job in a thread that does not keep the process alive: what it stages has its receipts."""
+    answer: Future[list[Receipt]] = Future()
+
+    def body() -> None:
+        try:
+            answer.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for the answer
+            answer.set_exception(error)
+
+    threading.Thread(target=body, name=f"extract {name}", daemon=True).start()
+    return answer
 
 
 def _demand_segment(staging: Staging, receipt: Receipt) -> None:

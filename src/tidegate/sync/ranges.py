@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import UsageError
+from tidegate.core.positions import Position
 from tidegate.core.strategies import WriteMode
 from tidegate.core.watermark import RunState, Watermark
 from tidegate.core.windows import Window, subtract
@@ -55,12 +56,23 @@ def plan_range(
         raise UsageError("a range needs a cursor, and this table is read whole", where=job.settings.table)
     wanted = _window(job, low, high)
     ceiling = source.freeze(job.relation, job.settings.cursor, job.settings.ceiling)
-    end = wanted.high
-    if end is None or (ceiling.position is not None and ceiling.position.compare(end) == -1):
-        end = ceiling.position
-    if ceiling.position is None or end is None or (wanted.low is not None and end.compare(wanted.low) == -1):
+    end = _end(job, wanted, ceiling)
+    if end is None or (wanted.low is not None and end.compare(wanted.low) == -1):
         return RangePlan(wanted, (), ceiling)
     return RangePlan(wanted, tuple(_uncovered(job, Window(wanted.low, end), side, main)), ceiling)
+
+
+def _end(job: TableJob, wanted: Window, ceiling: Ceiling) -> Position | None:
+    """Where the range ends: as it says, but not above the ceiling.
+
+    A ceiling in time leaves whole timestamps behind it, whatever the ids, so a range ends with one: of such
+    ends anybody can say which is the larger.
+    """
+    if ceiling.position is None:
+        return None
+    timed = job.settings.cursor.timestamp is not None
+    highest = Position(ceiling.position.values[:1]) if timed else ceiling.position
+    return highest if wanted.high is None or highest.compare(wanted.high) == -1 else wanted.high
 
 
 def sync_range(
@@ -75,6 +87,7 @@ def sync_range(
     """Finish a range that was interrupted, then read what is left of this one."""
     sync.finish_interrupted(held, job)
     _remember(sync, held)
+    sync.load(held, job)
     plan = plan_range(sync.source, job, held.watermark, main, low=low, high=high)
     for note in plan.notes:
         sync.progress.note(job.stream, note)

@@ -85,7 +85,7 @@ class TableSync:
         remembered = transitions.remember(mark, plan.ceiling.candidates, now)
         if plan.window is None:
             self._commit_nothing_new(held, mark, remembered)
-            self._load(held, job)
+            self.load(held, job)
             return
         planned, events = transitions.plan(
             remembered,
@@ -112,10 +112,10 @@ class TableSync:
             while not _done(_run(_mark(held))):
                 self._round(held, job, snapshot)
                 if not whole:
-                    self._load(held, job)
+                    self.load(held, job)
         finished, events = transitions.finish(_mark(held), self.clock())
         held.commit(finished, events)
-        self._load(held, job)
+        self.load(held, job)
         self._forget_receipts(job, finished.run)
 
     def _round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
@@ -128,7 +128,8 @@ class TableSync:
         self.progress.planned(job.stream, len(part.chunks) - part.done, job.settings.batch_size)
         self.extractor.round(held, job, snapshot)
 
-    def _load(self, held: HeldStream, job: TableJob) -> None:
+    def load(self, held: HeldStream, job: TableJob) -> None:
+        """Load what is pending, unless only extraction was asked for."""
         if self.loader is not None:
             self.loader.load(held, job.target)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -24,7 +25,7 @@ from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceEr
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.sources.contract import Read, Reader, Source
 from tidegate.sources.login import Login, Tls
-from tidegate.sources.readers.mysql import MySQLReader, _definition_held, _Stream
+from tidegate.sources.readers.mysql import MySQLReader, _Stream
 from tidegate.sources.rows import MySQLWire, RowReader
 
 MANY_ROWS = "(SELECT seq AS id, REPEAT('x', 100) AS t FROM seq_1_to_100000000) AS q"
@@ -337,13 +338,46 @@ def test_null_in_a_column_that_was_declared_without_is_an_error(
         read_all(reader, planned)
 
 
-def test_a_table_is_not_altered_while_a_read_begins(mariadb_database: Server, source: Source) -> None:
-    """The definition that was checked is the one that is read: the check holds it."""
-    table_of(mariadb_database, "decimal(10,2)", "1.25")
-    read = whole(source.table("x"))
+def test_a_table_that_is_altered_while_it_is_read_is_an_error(
+    mariadb_database: Server, source: Source, reader: Reader
+) -> None:
+    run(
+        mariadb_database,
+        "CREATE TABLE x SELECT seq AS id, CAST(1.25 AS decimal(10,2)) AS c FROM seq_1_to_3000",
+    )
+    batches = reader.read(whole(source.table("x")), batch_rows=1000)
+    next(batches)
+    run(mariadb_database, "ALTER TABLE x MODIFY c decimal(10,4)")
 
-    with _definition_held(login(mariadb_database), read), pytest.raises(Exception, match="Lock wait timeout"):
-        run(mariadb_database, "SET lock_wait_timeout = 1", "ALTER TABLE x MODIFY c decimal(10,4)")
+    with pytest.raises(SourceError, match="column `c` was decimal"):
+        for _ in batches:
+            pass
+
+
+def test_a_read_waits_for_nobody_who_waits_for_it(
+    mariadb_database: Server, source: Source, reader: Reader
+) -> None:
+    """A statement that wants the table for itself waits for a writer, and ours for the statement."""
+    table_of(mariadb_database, "int", "1")
+    read = whole(source.table("x"))
+    with closing(mariadb_database.connect()) as writer, closing(writer.cursor()) as cursor:
+        cursor.execute("UPDATE x SET c = 2 WHERE id = 1")
+        altering = threading.Thread(target=run, args=(mariadb_database, "ALTER TABLE x MODIFY c bigint"))
+        altering.start()
+        wait_until(lambda: _waiting(mariadb_database))
+        ending = threading.Timer(0.5, writer.commit)
+        ending.start()
+
+        assert read_all(reader, read).num_rows == 2
+
+        ending.join()
+        altering.join(10)
+        assert not altering.is_alive()
+
+
+def _waiting(server: Server) -> bool:
+    sql = "SELECT 1 FROM information_schema.processlist WHERE db = %s AND state LIKE '%%metadata lock'"
+    return bool(server.execute(sql, [server.database]))
 
 
 # --- All rows, or an error ---------------------------------------------------
@@ -421,7 +455,7 @@ def test_a_query_that_is_killed_is_an_error(
 class Cut(_Stream):
     """A driver that stops without a word, which it has been seen to do."""
 
-    def _open(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def _open(self, sql: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - it never gets that far
         full = pa.RecordBatch.from_pydict({"c0": range(self.rows)})
         return iter([full, full])
 

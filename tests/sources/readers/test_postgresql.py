@@ -132,6 +132,7 @@ WRITTEN: list[tuple[str, tuple[str, ...]]] = [
     ("mood", ("'so so'",)),
     ("pair", ("'(1,\"a,b\")'",)),
     ("pg_lsn", ("'16/B374D848'",)),
+    ("varchar(5)[]", ("'{ab}'",)),
     ("text[]", ('\'{"a,b",NULL,""}\'',)),
 ]
 

@@ -61,7 +61,8 @@ class Rule:
 
 def base(column: Column) -> str:
     """The native type without sizes and attributes: `decimal` of `decimal(10,2) unsigned`."""
-    return column.native.lower().partition("(")[0].removesuffix(" unsigned").strip()
+    native = column.native.lower()
+    return native if native.endswith("[]") else native.partition("(")[0].removesuffix(" unsigned").strip()
 
 
 def projections(

@@ -11,7 +11,7 @@ import re
 import secrets
 import ssl
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,7 @@ from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceEr
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.sources.contract import Read
 from tidegate.sources.login import CONNECT_TIMEOUT_SECONDS, Login
-from tidegate.sources.mysql_session import Session, connect, errors, quote, run
+from tidegate.sources.mysql_session import connect, errors, quote, run
 from tidegate.sources.mysql_types import SPATIAL
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Rule
@@ -46,7 +46,7 @@ _TLS_MODES = {
 _LARGE_TYPES = frozenset({"mediumtext", "longtext", "mediumblob", "longblob", "json"}) | SPATIAL
 _MOST_LARGE_ROWS = 2048
 """Rows at once where a value may have megabytes."""
-_MOST_ROWS = 65_536
+_MOST_ROWS = 16_384
 
 # --- What is selected --------------------------------------------------------
 
@@ -104,21 +104,18 @@ def _well_known_binary(name: str, declared: DataType) -> str:
 
 def _without_point(name: str, declared: DataType) -> str:
     """The driver would make every decimal one of 38 digits, 10 of them behind the point, and cut the rest."""
-    if not _is_scaled(declared):
+    if not _fits_integer(declared.precision):
         return _as_text(name, declared)
     return f"CAST({name} * {10 ** (declared.scale or 0)} AS SIGNED)"
 
 
 def _with_point(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return (
-        exact.scaled(array, wanted)
-        if wanted.precision <= _MOST_SCALED_DIGITS
-        else exact.decimal(array, wanted)
-    )
+    restore = exact.scaled if _fits_integer(wanted.precision) else exact.decimal
+    return restore(array, wanted)
 
 
-def _is_scaled(declared: DataType) -> bool:
-    return declared.precision is not None and declared.precision <= _MOST_SCALED_DIGITS
+def _fits_integer(digits: int | None) -> bool:
+    return digits is not None and digits <= _MOST_SCALED_DIGITS
 
 
 RULES = (
@@ -150,11 +147,11 @@ class MySQLReader:
         schema = arrow_schema(read.columns)
         login = _settled(self.login)
         stream = _Stream(login, read, exact.select(read, chosen), _rows_at_once(read.columns, batch_rows))
-        with ExitStack() as held, closing(stream.batches()) as batches:
-            held.enter_context(_definition_held(login, read))
+        _check_definition(login, read)
+        with closing(stream.batches()) as batches:
             for raw in batches:
-                held.close()  # from its first batch on, the stream's own statement holds the definition
                 yield from exact.exact(raw, chosen, schema, read)
+        _check_definition(login, read)
 
 
 @lru_cache(maxsize=16)
@@ -175,24 +172,17 @@ def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
     return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
 
 
-@contextmanager
-def _definition_held(login: Login, read: Read) -> Iterator[None]:
-    """Refuse a table that was altered since the read was planned, and let nobody alter it now.
+def _check_definition(login: Login, read: Read) -> None:
+    """Refuse a table that was altered since the read was planned; asked before a read, and after it.
 
     Two changes would bend values in silence: digits behind the point of a decimal that travels without it,
-    and a wall clock that became an instant. An open transaction that has seen the table holds its definition.
+    and a wall clock that became an instant. The definition is not held in between: whoever waits to alter the
+    table would wait for us, and our own statement for him.
+
     This is also where an unreachable server or a refused login shows: at once, not after half a minute.
     """
-    with closing(connect(login)) as session:
-        with errors(login, exact.place(read)):
-            run(session, "START TRANSACTION READ ONLY")
-            _check_definition(session, read)
-        yield
-
-
-def _check_definition(session: Session, read: Read) -> None:
     names = ", ".join(f"{quote(column.name)} AS c{number}" for number, column in enumerate(read.columns))
-    with session.cursor() as cursor:
+    with closing(connect(login)) as session, errors(login, exact.place(read)), session.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {read.relation} LIMIT 0")
         described: Any = cursor.description  # typed as text throughout, which it is not
     for column, (_, code, *_, scale, _) in zip(read.columns, described, strict=True):
@@ -262,7 +252,8 @@ class _Stream:
         try:
             yield
         except BaseException as failure:
-            if not (isinstance(failure, RuntimeError) or type(failure).__name__ == "PanicException"):
+            driver = isinstance(failure, RuntimeError | pa.ArrowException)
+            if not driver and type(failure).__name__ != "PanicException":
                 raise
             text = str(failure).replace(self.login.password or "\0", "***")
             raise _in_words(self.login, self.read, text) from None  # it may hold the password

@@ -43,8 +43,10 @@ _PINNED = {
     "statement_timeout": "0",  # a read lasts as long as its rows take to be staged
     "idle_in_transaction_session_timeout": "0",
 }
-_MOST_ROWS = 8192
-"""Rows at once: any text may have megabytes here."""
+_MOST_ROWS = 4096
+_MOST_LARGE_ROWS = 1024
+"""Rows at once where values tend to be large."""
+_LARGE_KINDS = frozenset({Kind.BYTES, Kind.JSON})
 
 # --- What is selected --------------------------------------------------------
 
@@ -124,7 +126,7 @@ class PostgreSQLReader:
     def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
         chosen = _projections(read.columns)
         schema = arrow_schema(read.columns)
-        rows = exact.rows_at_once(len(chosen), batch_rows, _MOST_ROWS)
+        rows = _rows_at_once(read.columns, batch_rows)
         with _session(self.login, read) as session:
             zeros = _Zeros(read, chosen)
             with closing(session.stream(f"SELECT {exact.select(read, chosen)}", rows)) as batches:
@@ -132,6 +134,11 @@ class PostgreSQLReader:
                     zeros.see(raw)
                     yield from exact.exact(raw, chosen, schema, read)
             zeros.check(session)
+
+
+def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
+    large = any(column.type.kind in _LARGE_KINDS for column in columns)
+    return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
 
 
 class _Zeros:
