@@ -28,6 +28,7 @@ from tidegate.core.watermark import Event, Run, StreamId
 from tidegate.spark.extraction import stage
 from tidegate.staging.layout import run_of
 from tidegate.staging.local import LocalStaging
+from tidegate.state.contract import Store
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import describe
 from tidegate.sync.pipeline import Scope
@@ -77,8 +78,9 @@ def _kill_half_way(place: Place) -> Run:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    store = place.parts().store
     try:
-        while not _is_amid(place):
+        while not _is_amid(store):
             assert process.poll() is None, "it ended before it could be killed"
             time.sleep(0.01)
     finally:
@@ -90,8 +92,8 @@ def _kill_half_way(place: Place) -> Run:
     return run
 
 
-def _is_amid(place: Place) -> bool:
-    mark = place.parts().store.read(ORDERS).watermark
+def _is_amid(store: Store) -> bool:
+    mark = store.read(ORDERS).watermark
     run = mark.open_run if mark else None
     return run is not None and run.round is not None and run.round.done > 10
 
@@ -124,7 +126,6 @@ def test_a_killed_snapshot_leaves_the_old_copy_and_starts_again(build: Build) ->
     place = build("postgres-duckdb")
     place.shop.create()
     place.shop.insert(1_500)
-    place.configure({"orders": FULL_SYNC}, processing={"batch_size": 10})
     place.configure({"orders": FULL_SYNC}, processing={"batch_size": 1_000})
     place.synced()
     complete = place.warehouse.rows()
@@ -188,13 +189,13 @@ def _extractor(place: Place) -> Extractor:
     return Extractor(parts.source(), parts.staging, place.session(), Silence(), _clock, None)
 
 
-def _stage(place: Place, chunk: int, attempt: str) -> Receipt:
-    """Do a chunk of the open run, as a Spark task does it."""
-    extractor, run = _extractor(place), _open_run(place)
+def _stage(place: Place, run: Run, chunk: int, attempt: str) -> Receipt:
+    """Do a chunk of a run, as a Spark task does it."""
+    extractor = _extractor(place)
     pipeline = Project.load(place.folder).pipeline("shop")
     job = describe(extractor.source, pipeline.settings_for("orders"), ORDERS)
     assert run.round is not None
-    work = extractor._extraction(job, run)  # noqa: SLF001 - what a task would be given
+    work = extractor._extraction(job, run)  # noqa: SLF001 - what a task is given
     read = extractor._chunk_read(job, run, run.round.chunks[chunk - 1], None)  # noqa: SLF001
     return stage(work, read, attempt=attempt)
 
@@ -217,11 +218,11 @@ def test_a_run_goes_on_with_its_own_cuts_though_the_settings_have_changed(interr
 
 def test_a_chunk_that_spark_did_twice_counts_once_and_the_other_is_an_orphan(interrupted: Place) -> None:
     run = _open_run(interrupted)
-    twice = [_stage(interrupted, 5, attempt) for attempt in ("aaaaaaaa", "bbbbbbbb")]
+    twice = [_stage(interrupted, run, 5, attempt) for attempt in ("aaaaaaaa", "bbbbbbbb")]
     assert twice[0].rows == twice[1].rows == 10
 
     interrupted.synced()
-    late = _stage_late(interrupted, run)
+    late = _stage(interrupted, run, 7, "cccccccc")  # by a task that outlived its driver
 
     interrupted.agree()
     assert _staged(interrupted, run.id) == Counter({**dict.fromkeys(range(1, 11), 1), 5: 2, 7: 2})
@@ -242,20 +243,9 @@ def test_a_chunk_that_spark_did_twice_counts_once_and_the_other_is_an_orphan(int
     interrupted.agree()
 
 
-def _stage_late(place: Place, run: Run) -> Receipt:
-    """A task that outlives its driver ends when everything is long done."""
-    extractor = _extractor(place)
-    pipeline = Project.load(place.folder).pipeline("shop")
-    job = describe(extractor.source, pipeline.settings_for("orders"), ORDERS)
-    assert run.round is not None
-    work = extractor._extraction(job, run)  # noqa: SLF001 - what a task would have been given
-    read = extractor._chunk_read(job, run, run.round.chunks[6], None)  # noqa: SLF001
-    return stage(work, read, attempt="cccccccc")
-
-
 def test_a_chunk_whose_receipt_speaks_of_a_missing_segment_is_done_again(interrupted: Place) -> None:
     run = _open_run(interrupted)
-    receipt = _stage(interrupted, 5, "aaaaaaaa")
+    receipt = _stage(interrupted, run, 5, "aaaaaaaa")
     assert receipt.segment is not None
     (interrupted.folder / "staging" / receipt.segment.key).unlink()
 
@@ -267,7 +257,7 @@ def test_a_chunk_whose_receipt_speaks_of_a_missing_segment_is_done_again(interru
 
 def test_a_receipt_of_another_cut_proves_nothing(interrupted: Place) -> None:
     run = _open_run(interrupted)
-    receipt = _stage(interrupted, 5, "aaaaaaaa")
+    receipt = _stage(interrupted, run, 5, "aaaaaaaa")
     [path] = (interrupted.folder / "staging").glob(f"_receipts/*/*/{run.id}/000005-*.json")
     other = replace(receipt, window=replace(receipt.window, low=None))
     path.write_text(json.dumps(other.to_json()))

@@ -244,9 +244,11 @@ class MySQL:
         return nullcontext(None)
 
     def reader(self) -> Reader:
+        """The fast reader's driver knows no client certificates; the plain one does."""
+        from tidegate.sources.readers.mysql import MySQLReader
         from tidegate.sources.rows import MySQLWire, RowReader
 
-        return RowReader(MySQLWire(self.login))
+        return RowReader(MySQLWire(self.login)) if self.login.tls.cert else MySQLReader(self.login)
 
     def close(self) -> None:
         self._disconnect()

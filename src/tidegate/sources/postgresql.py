@@ -237,9 +237,9 @@ class PostgreSQL:
             postgresql_session.close(session)
 
     def reader(self) -> Reader:
-        from tidegate.sources.rows import PostgreSQLWire, RowReader
+        from tidegate.sources.readers.postgresql import PostgreSQLReader
 
-        return RowReader(PostgreSQLWire(self.login))
+        return PostgreSQLReader(self.login)
 
     def close(self) -> None:
         self._disconnect()

@@ -209,7 +209,11 @@ class Span:
         self.rows += batch.num_rows
         if self._column is None:
             return
-        ends = pc.min_max(batch.column(self._column)).as_py()
+        try:
+            ends = pc.min_max(batch.column(self._column)).as_py()
+        except (ValueError, OverflowError):  # beyond Python's calendar: the receipt does without its ends
+            self._column = self.lowest = self.highest = None
+            return
         if ends["min"] is None:
             return
         low, high = _position(ends["min"]), _position(ends["max"])

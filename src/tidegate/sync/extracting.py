@@ -86,8 +86,6 @@ class Extractor:
         proved = ledger.take_contiguous()
         if not proved:
             return
-        for receipt in proved:
-            _demand_segment(self.staging, receipt)
         held.commit(transitions.advance(_mark(held), proved, self.clock()))
         for receipt in proved:
             self.progress.staged(job.stream, receipt)
@@ -160,8 +158,15 @@ class _Receipts:
         for receipt in found:
             chunk = self._chunks.get(receipt.chunk)
             # A receipt of another cut of the same run would prove another range: it does not count.
-            if chunk is not None and receipt.window == chunk.window:
+            if chunk is not None and receipt.window == chunk.window and self._is_there(receipt):
                 self._found.setdefault(receipt.chunk, receipt)
+
+    def _is_there(self, receipt: Receipt) -> bool:
+        """No mark ever refers to a file that is not there, whole: such a chunk is done again."""
+        if receipt.segment is None:
+            return True
+        found = self._staging.stat(receipt.segment.key)
+        return found is not None and found.bytes == receipt.segment.bytes
 
     def take_contiguous(self) -> list[Receipt]:
         taken = []
@@ -190,16 +195,6 @@ def _in_background(work: Callable[[], list[Receipt]], name: str) -> Future[list[
 
     threading.Thread(target=body, name=f"extract {name}", daemon=True).start()
     return answer
-
-
-def _demand_segment(staging: Staging, receipt: Receipt) -> None:
-    """No mark ever refers to a file that is not there, whole."""
-    if receipt.segment is None:
-        return
-    found = staging.stat(receipt.segment.key)
-    if found is None or found.bytes != receipt.segment.bytes:
-        size = f"has {found.bytes} bytes instead of {receipt.segment.bytes}" if found else "does not exist"
-        raise StagingError(f"a staged segment {size}", where=receipt.segment.key, hint="run it again")
 
 
 def _run(mark: Watermark | None) -> Run:

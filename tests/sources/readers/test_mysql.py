@@ -453,7 +453,7 @@ def test_a_query_that_is_killed_is_an_error(
 
 
 class Cut(_Stream):
-    """A driver that stops without a word, which it has been seen to do."""
+    """A driver that stops without a word, as some of its releases do."""
 
     def _open(self, sql: str) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - it never gets that far
         full = pa.RecordBatch.from_pydict({"c0": range(self.rows)})

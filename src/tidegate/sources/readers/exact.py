@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.errors import LossyValue, SourceError, TidegateError
+from tidegate.core.errors import ConfigError, LossyValue, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.sources.contract import Read
 
@@ -88,6 +89,16 @@ def select(read: Read, chosen: Sequence[Projection]) -> str:
 def place(read: Read) -> str:
     """The relation in messages: a table's name, but not all of a user's query."""
     return "the query" if read.relation.startswith("(") else read.relation
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around the imports that come with an extra: an executor may lack what the driver has."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        hint = f"install it with `pip install 'tidegate[{name}]'`, wherever tasks run"
+        raise ConfigError(f"the package `{error.name}` is not installed", hint=hint) from error
 
 
 def rows_at_once(columns: int, wanted: int, most: int) -> int:

@@ -262,8 +262,8 @@ class _Stream:
 def _connectorx() -> Callable[..., Any]:
     os.environ.setdefault("RUST_BACKTRACE", "0")  # what it says is put into words here
     os.environ.setdefault("RUST_LOG", "off")
-    import connectorx
-
+    with exact.extra("mysql"):
+        import connectorx
     return connectorx.read_sql
 
 

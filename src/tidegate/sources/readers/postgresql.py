@@ -286,8 +286,8 @@ def _detach(duckdb: DuckDBPyConnection, name: str) -> None:
 def _duckdb(process: int) -> DuckDBPyConnection:
     """One for each process, since loading the scanner takes longer than reading a small chunk."""
     del process  # told apart, because a forked child must neither use nor close its parent's
-    import duckdb
-
+    with exact.extra("postgresql"):
+        import duckdb
     settings: dict[str, Any] = {
         "threads": 1,
         "autoinstall_known_extensions": False,
@@ -307,7 +307,8 @@ def _scanner(version: str) -> Path:
         if path.exists():
             return path
     raise ConfigError(
-        f"{package} for DuckDB {version} is not installed", hint="install the extra: tidegate[postgresql]"
+        f"`{package}` for DuckDB {version} is not installed",
+        hint="install it with `pip install 'tidegate[postgresql]'`, wherever tasks run",
     )
 
 
