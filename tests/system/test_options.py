@@ -19,6 +19,7 @@ import pytest
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO, TIMESTAMP_ONLY
 from tests.targets.proxy import Break, breaking
+from tidegate.config.project import Project
 from tidegate.core.errors import ConfigError, Interrupted
 from tidegate.core.positions import Position
 from tidegate.core.strategies import CeilingSettings, Cursor
@@ -30,6 +31,7 @@ from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import TableResult, TableStatus
+from tidegate.sync.verifying import verified
 
 SOURCES = ["mariadb", "postgres", "sqlite"]
 ORDERS = StreamId("shop", "orders")
@@ -93,6 +95,20 @@ def test_a_limit_says_that_it_does_not_cut_a_table_that_is_read_whole(shop: Plac
 
     shop.agree()
     assert any("limit" in note for note in result.notes)
+
+
+def test_ids_that_are_read_again_are_not_appended_again_and_do_not_use_a_limit_up(shop: Place) -> None:
+    shop.shop.insert(100)
+    shop.shop.execute("DELETE FROM orders WHERE id = 45")
+    shop.configure({"orders": {**ID_ONLY, "write_mode": "append"}}, ceiling={"lookback_ids": 20})
+    for _ in range(5):
+        shop.synced(limit=10)
+    shop.shop.insert(1, first=45)
+
+    shop.synced(limit=10)
+    shop.synced()
+
+    shop.agree()
 
 
 def test_a_new_table_begins_at_its_default_start_and_says_what_it_leaves_out(shop: Place) -> None:
@@ -363,6 +379,17 @@ def test_a_select_that_takes_a_window_by_itself_is_told_the_clocks(
     assert place.warehouse.execute("SELECT count(*) FROM joined") == [(count,)]
 
 
+def test_a_select_that_takes_a_window_by_itself_can_be_told_where_to_begin(shop: Place) -> None:
+    shop.shop.insert(25)
+    windowed = f"{JOINED} WHERE o.updated_at > {{low}} AND o.updated_at <= {{high}}"
+    shop.configure({"joined": {"query": windowed}}, default_start=str(LONG_AGO + timedelta(seconds=9)))
+
+    result = shop.synced()
+
+    assert result.rows_loaded == 15
+    assert any("10 older rows are left out" in note for note in result.notes)
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_ceiling_without_columns_is_the_clock_alone(build: Build, source: str) -> None:
     place = build(f"{source}-duckdb")
@@ -378,6 +405,23 @@ def test_a_ceiling_without_columns_is_the_clock_alone(build: Build, source: str)
     [moment] = ceiling.position.values
     assert isinstance(moment, datetime)
     assert timedelta(seconds=1) <= datetime.now(UTC) - moment < timedelta(seconds=30)
+
+
+def test_counts_agree_where_rows_without_a_cursor_are_included(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    place.shop.execute(
+        "CREATE TABLE loose (id INTEGER PRIMARY KEY, updated_at DATETIME);"
+        "INSERT INTO loose VALUES (1, '2025-01-01 00:00:00'), (2, NULL), (3, NULL)"
+    )
+    place.configure({"loose": {**HYBRID, "null_cursor": "include"}})
+    result = place.sync()
+    parts = place.parts()
+
+    checked = verified(result, Project.load(place.folder).pipeline("shop"), parts)
+
+    parts.close()
+    assert checked.exit_code == 0
+    assert checked.tables["loose"].notes[-1] == "verified: 3 rows in the warehouse agree with the source"
 
 
 # --- Marks moved by hand --------------------------------------------------------------------
