@@ -7,6 +7,7 @@ table is to be copied. Or: `download`, the drivers' coordinates, Ivy's folder.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 
 
 def session(**conf: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[*]")
     options = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     for key, value in {**options, "spark.driver.memory": "2g", **conf}.items():

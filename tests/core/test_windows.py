@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from tests.core.generated import any_windows, id_windows, ids, ordered_pair
 from tidegate.core.positions import Position, Value
+from tidegate.core.predicates import fixed, nested, row_values
 from tidegate.core.windows import (
     Window,
     cut,
     merge,
-    row_value_predicate,
-    spelled_out_predicate,
     subtract,
     tiles,
 )
@@ -155,7 +154,7 @@ def sqlite() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-@pytest.mark.parametrize("predicate", [row_value_predicate, spelled_out_predicate])
+@pytest.mark.parametrize("predicate", [row_values, nested, fixed])
 @given(data=rows)
 def test_a_predicate_finds_exactly_the_rows_inside_the_window(
     sqlite: sqlite3.Connection,
@@ -174,9 +173,9 @@ def test_a_predicate_finds_exactly_the_rows_inside_the_window(
 
 def test_a_window_inside_one_hot_second_reads_a_range_of_the_next_column() -> None:
     window = Window(Position.of(7, 10), Position.of(7, 20))
-    assert spelled_out_predicate(window, ["t", "id"], str) == "t = 7 AND id > 10 AND id <= 20"
+    assert fixed(window, ["t", "id"], str) == "t = 7 AND id > 10 AND id <= 20"
 
 
 def test_an_open_window_is_a_predicate_that_is_always_true() -> None:
-    for predicate in (row_value_predicate, spelled_out_predicate):
+    for predicate in (row_values, nested, fixed):
         assert predicate(Window(None, None), ["id"], str) == "1 = 1"

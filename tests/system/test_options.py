@@ -544,6 +544,16 @@ def test_a_server_that_stays_away_fails_the_table_after_the_last_retry(build: Bu
     assert [text.count("trying again") for text in place.notes.texts] == [1]
 
 
+@pytest.mark.parametrize("source", ["mariadb", "postgres"])
+def test_a_refused_login_is_not_tried_again(build: Build, source: str) -> None:
+    place = build(f"{source}-duckdb")
+    place.shop.config["password"] = "wrong"
+    place.configure(retries={"max": 3, "backoff_seconds": 60})
+
+    assert place.sync().exit_code == 5
+    assert place.notes.texts == []
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_tables_side_by_side_finish_though_one_of_them_fails(build: Build, source: str) -> None:
     place = build(f"{source}-duckdb")

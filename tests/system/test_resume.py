@@ -29,6 +29,7 @@ from tidegate.spark.extraction import stage
 from tidegate.staging.layout import run_of
 from tidegate.staging.local import LocalStaging
 from tidegate.state.contract import Store
+from tidegate.sync import planning
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import describe
 from tidegate.sync.pipeline import Scope
@@ -214,6 +215,23 @@ def test_a_run_goes_on_with_its_own_cuts_though_the_settings_have_changed(interr
     interrupted.same("orders", "id", "customer")
     [(notes,)] = interrupted.warehouse.execute("SELECT count(note) FROM orders")
     assert notes == 4  # of the thirty rows that were staged before the column was left out
+
+
+def test_a_window_of_many_rounds_goes_on_in_the_round_where_it_ended(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "CHUNKS_PER_ROUND", 4)
+    place = build("sqlite-duckdb")
+    place.shop.create()
+    place.shop.insert(95)
+    place.configure({"orders": APPEND}, processing={"batch_size": 10, "parallelism": 2})
+    run = _interrupt(place, after=6)
+    assert run.chunks_done == 4
+
+    place.synced()
+
+    place.agree()
+    assert _staged(place, run.id) == Counter(range(1, 11))
 
 
 def test_a_chunk_that_spark_did_twice_counts_once_and_the_other_is_an_orphan(interrupted: Place) -> None:

@@ -25,6 +25,8 @@ class Segment:
     """Fingerprint of the schema the file was written with."""
     overlaps: bool = False
     """Whether the run looked back, so that earlier segments may hold some of these rows."""
+    snapshot: bool = False
+    """Whether it is part of a whole table, which is loaded whole or not at all."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +40,7 @@ class Segment:
             "window": self.window.to_json(),
             "schema": self.schema,
             "overlaps": self.overlaps,
+            "snapshot": self.snapshot,
         }
 
     @classmethod

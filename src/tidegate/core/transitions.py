@@ -65,10 +65,17 @@ def plan(
         started_at=now,
         lookback=lookback,
     )
-    began = window.low if mark.extracted.position is None else mark.began
+    began = window.low if mark.extracted.position is None else _lower(mark.began, window.low)
     planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
     event = Event("planned", now, run_id, {"run": number, "window": window.to_json(), "run_kind": kind.value})
     return _with_schema(planned, schema), (event,)
+
+
+def _lower(began: Position | None, low: Position | None) -> Position | None:
+    """A look-back reads rows from before the range began: they belong to it from now on."""
+    if began is None or low is None:
+        return None
+    return low if low.compare(began) == -1 else began
 
 
 def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
@@ -257,21 +264,28 @@ def move(mark: Watermark, position: Position | None, *, reason: str, now: dateti
     `loaded` is never ahead of `extracted`, so moving back takes it along. Pending segments that lie wholly
     behind the new mark stay pending; those after it will be read again, so they are dropped, by name.
     """
-    dropped = [segment.key for segment in mark.pending if _after(segment, position)]
-    return _moved(mark, position, dropped, reason, now)
+    for segment in mark.pending:
+        if _straddles(segment, position):
+            raise UsageError(
+                f"a pending segment, {segment.window}, reaches across {position}",
+                where=str(mark.stream),
+                hint="load it first with `tidegate sync --load-only`, or choose one of its ends",
+            )
+    dropped = [segment.key for segment in mark.pending if starts_after(segment, position)]
+    return _moved(mark, position, "set", dropped=dropped, reason=reason, now=now)
 
 
 def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
     """Read the source again from the start; what is pending still loads."""
-    return _moved(mark, None, [], reason, now)
+    return _moved(mark, None, "reset extracted", dropped=[], reason=reason, now=now)
 
 
 def _moved(
-    mark: Watermark, position: Position | None, dropped: list[str], reason: str, now: datetime
+    mark: Watermark, position: Position | None, act: str, *, dropped: list[str], reason: str, now: datetime
 ) -> Step:
     _demand_reason(reason)
     to = position.to_json() if position else None
-    event = _manual(mark, "set", reason, now, {"to": to, "dropped": dropped})
+    event = _manual(mark, act, reason, now, {"to": to, "dropped": dropped})
     behind = [Window(mark.began, mark.extracted.position)] if mark.extracted.position else []
     moved = replace(
         mark,
@@ -289,7 +303,20 @@ def _moved(
     return moved, (event,)
 
 
-def _after(segment: Segment, position: Position | None) -> bool:
+def _straddles(segment: Segment, position: Position | None) -> bool:
+    """Whether the position cuts a segment in two: its tail would be read again, its head would not."""
+    low, high = segment.window.low, segment.window.high
+    if segment.snapshot or position is None or high is None:
+        return False
+    return high.compare(position) == 1 and (low is None or low.compare(position) == -1)
+
+
+def _next_generation(mark: Watermark, now: datetime) -> int:
+    """Follows the clock, like run numbers: a generation the ledger has seen never returns."""
+    return max(mark.generation + 1, int(now.timestamp() * 1000))
+
+
+def starts_after(segment: Segment, position: Position | None) -> bool:
     """Whether all of a segment's rows will be read again by a stream that goes on from the position."""
     low = segment.window.low
     if position is None:
@@ -306,7 +333,7 @@ def reset(mark: Watermark, *, reason: str, now: datetime) -> Step:
         updated_at=now,
         run=_given_up(mark.run, now),
         runs=mark.runs,
-        generation=mark.generation + 1,
+        generation=_next_generation(mark, now),
         manual=reason,
     )
     return fresh, (event,)
@@ -326,7 +353,7 @@ def reset_loaded(
         pending=again + mark.pending,
         loaded=Loaded(),
         schemas=tuple(merged.items()),
-        generation=mark.generation + 1,
+        generation=_next_generation(mark, now),
         manual=reason,
         updated_at=now,
     )

@@ -1,19 +1,16 @@
 """Windows and chunks: half-open ranges of positions `(low, high]`.
 
-This module is the only place that says which end of a window belongs to it.
+Which end of a window belongs to it is said here, and for databases in `predicates`; nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tidegate.core.positions import Position, Value
-
-Literal = Callable[[Value], str]
-"""How a dialect writes a value into SQL."""
+from tidegate.core.positions import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,59 +146,3 @@ class _Edge:
 
     def __le__(self, other: _Edge) -> bool:
         return not other < self
-
-
-def row_value_predicate(window: Window, columns: Sequence[str], literal: Literal) -> str:
-    """SQL for a database that turns `(a, b) > (x, y)` into one index range."""
-    parts = []
-    if window.low is not None:
-        parts.append(_row_value(columns, ">", window.low, literal))
-    if window.high is not None:
-        parts.append(_row_value(columns, "<=", window.high, literal))
-    return " AND ".join(parts) or "1 = 1"
-
-
-def _row_value(columns: Sequence[str], operator: str, position: Position, literal: Literal) -> str:
-    named = columns[: len(position.values)]
-    if len(named) == 1:
-        return f"{named[0]} {operator} {literal(position.values[0])}"
-    values = ", ".join(literal(value) for value in position.values)
-    return f"({', '.join(named)}) {operator} ({values})"
-
-
-def spelled_out_predicate(window: Window, columns: Sequence[str], literal: Literal) -> str:
-    """SQL for a database that finds no index range in a row comparison.
-
-    Columns on which both ends agree become equalities, so that a window inside one hot second still
-    reads a range of the next index column.
-    """
-    fixed = _common_prefix(window)
-    parts = [f"{columns[i]} = {literal(value)}" for i, value in enumerate(fixed)]
-    rest = columns[len(fixed) :]
-    if rest and window.low is not None:
-        parts.append(_spelled_out(rest, ">", ">", window.low.values[len(fixed) :], literal))
-    if rest and window.high is not None:
-        parts.append(_spelled_out(rest, "<", "<=", window.high.values[len(fixed) :], literal))
-    return " AND ".join(parts) or "1 = 1"
-
-
-def _common_prefix(window: Window) -> tuple[Value, ...]:
-    if window.low is None or window.high is None:
-        return ()
-    same = []
-    for low, high in zip(window.low.values[:-1], window.high.values[:-1], strict=False):
-        if low != high:
-            break
-        same.append(low)
-    return tuple(same)
-
-
-def _spelled_out(
-    columns: Sequence[str], strict: str, last: str, values: Sequence[Value], literal: Literal
-) -> str:
-    if len(values) == 1:
-        return f"{columns[0]} {last} {literal(values[0])}"
-    value = literal(values[0])
-    inner = _spelled_out(columns[1:], strict, last, values[1:], literal)
-    # The redundant first comparison is what the optimiser turns into an index range.
-    return f"{columns[0]} {strict}= {value} AND ({columns[0]} {strict} {value} OR ({inner}))"

@@ -13,13 +13,13 @@ from pymysql.constants import ER, FIELD_TYPE, FLAG
 
 from tidegate.core.errors import LossyValue
 from tidegate.core.positions import Value
+from tidegate.core.predicates import nested
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.windows import Window
 from tidegate.sources import mysql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
-from tidegate.sources.cutting import nested
 from tidegate.sources.login import Login
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run

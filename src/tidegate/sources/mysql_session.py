@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
-from tidegate.core.errors import ConnectError, SourceError, TidegateError
+from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
 from tidegate.core.positions import Value
 from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.values import written
@@ -126,13 +126,13 @@ def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) ->
             hint="check host and port, that the server is running, and that no firewall is in between",
         )
     if number in (ER.ACCESS_DENIED_ERROR, 1698):
-        return ConnectError(
+        return LoginRefused(
             f"the server refused the login of user `{login.username}`",
             where=login.where,
             hint="check username and password, and from which hosts this user may connect",
         )
     if number in (ER.BAD_DB_ERROR, ER.DBACCESS_DENIED_ERROR):
-        return ConnectError(
+        return LoginRefused(
             f"user `{login.username}` cannot use a database `{login.database}`: {text}",
             where=login.where,
             hint="check its name, and `GRANT SELECT` on it",

@@ -12,9 +12,10 @@ import psycopg
 
 from tidegate.core.errors import LossyValue
 from tidegate.core.positions import Value
+from tidegate.core.predicates import row_values
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, Kind, Schema
-from tidegate.core.windows import Window, row_value_predicate
+from tidegate.core.windows import Window
 from tidegate.sources import postgresql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
@@ -165,7 +166,7 @@ class PostgreSQL:
 
     def within(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> str:
         del relation
-        return row_value_predicate(window, [quote(column.name) for column in columns], literal)
+        return row_values(window, [quote(column.name) for column in columns], literal)
 
     def in_order(self, relation: Relation, columns: tuple[Column, ...], window: Window) -> tuple[str, ...]:
         return (self.within(relation, columns, window),)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tidegate.core.errors import ConnectError, SourceError, TidegateError
+from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
 from tidegate.core.positions import Value
 from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.values import written
@@ -116,14 +116,14 @@ def _in_words(login: Login, error: psycopg.Error, where: str | None) -> Tidegate
 def _not_connected(login: Login, text: str) -> ConnectError:
     reason = text.rpartition("FATAL:")[2].strip().splitlines()[0] if text else "the connection was lost"
     if any(phrase in text for phrase in _REFUSED_LOGIN) or f'role "{login.username}" does not exist' in text:
-        return ConnectError(
+        return LoginRefused(
             f"the server refused the login of user `{login.username}`: {reason}",
             where=login.where,
             hint="check username and password, and pg_hba.conf on the server",
         )
     if f'database "{login.database}" does not exist' in text:
         hint = "check the name of the database"
-        return ConnectError(f"there is no database `{login.database}`", where=login.where, hint=hint)
+        return LoginRefused(f"there is no database `{login.database}`", where=login.where, hint=hint)
     return ConnectError(
         f"cannot reach the server: {reason}",
         where=login.where,

@@ -13,12 +13,12 @@ from typing import Any
 from tidegate.core.ceiling import OpenTransaction
 from tidegate.core.errors import LossyValue, SourceError
 from tidegate.core.positions import Position, Value
+from tidegate.core.predicates import fixed, steps
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.windows import Window
 from tidegate.sources.ceiling import POLL, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
-from tidegate.sources.cutting import fixed, steps
 from tidegate.sources.sql import TableName
 from tidegate.sources.sqlite_session import (
     Session,

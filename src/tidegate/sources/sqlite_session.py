@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote as url_quote
 
-from tidegate.core.errors import ConnectError, SourceError, TidegateError
+from tidegate.core.errors import LoginRefused, SourceError, TidegateError
 from tidegate.core.positions import Value
 
 Row = tuple[Any, ...]
@@ -26,7 +26,7 @@ def connect(path: str, *, busy: float = BUSY_SECONDS, read_only: bool = True) ->
     """A session on a file that is there. It can only read, unless it is to ask for the write lock."""
     with errors(path):
         if not Path(path).is_file():
-            raise ConnectError("there is no such file", where=path, hint="check `path` of the source")
+            raise LoginRefused("there is no such file", where=path, hint="check `path` of the source")
         mode = "rw" if writable(path) else "ro"
         session = sqlite3.connect(
             f"file:{url_quote(str(Path(path).absolute()))}?mode={mode}",
@@ -100,11 +100,11 @@ def errors(path: str, where: str | None = None) -> Iterator[None]:
 
 def _in_words(path: str, error: sqlite3.Error, where: str | None) -> TidegateError:
     if _code(error) == sqlite3.SQLITE_NOTADB:
-        return ConnectError(
+        return LoginRefused(
             "the file is not an SQLite database", where=path, hint="check `path` of the source"
         )
     if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-        return ConnectError(f"the file cannot be opened: {error}", where=path, hint="check its permissions")
+        return LoginRefused(f"the file cannot be opened: {error}", where=path, hint="check its permissions")
     if is_busy(error):
         hint = "another program keeps it locked; run it again"
         return SourceError("the database is locked", where=where or path, hint=hint)

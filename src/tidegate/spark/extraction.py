@@ -69,8 +69,8 @@ class Extraction:
     schema: str
     compression: Compression
     overlaps: bool = False
-    stage_empty: bool = False
-    """Whether a chunk without rows is staged too: an empty snapshot has something to say."""
+    snapshot: bool = False
+    """A chunk of a snapshot is staged even without rows: an empty table has something to say."""
     deadline: float | None = None
     """Seconds since the epoch after which no further chunk is begun."""
 
@@ -130,7 +130,7 @@ def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
     batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
     first = next(batches, None)
     segment = None
-    if first is not None or work.stage_empty:
+    if first is not None or work.snapshot:
         with work.staging.create(key) as writer:
             write_segment(
                 writer.file,
@@ -150,6 +150,7 @@ def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
             window=chunk.window,
             schema=work.schema,
             overlaps=work.overlaps,
+            snapshot=work.snapshot,
         )
     receipt = Receipt(
         run_id=work.run_id,

@@ -113,7 +113,7 @@ class Extractor:
             schema=job.schema.fingerprint,
             compression=job.settings.compression,
             overlaps=run.lookback,
-            stage_empty=run.kind is RunKind.SNAPSHOT,
+            snapshot=run.kind is RunKind.SNAPSHOT,
             deadline=self.deadline,
         )
 

@@ -42,8 +42,9 @@ class Loader:
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
             target.prepare(table, schemas[fingerprint])
-        for group in _groups(mark.pending, whole=table.mode is WriteMode.REPLACE):
+        for group in _groups(mark.pending):
             staged = [self._staged(segment, schemas) for segment in group]
+            held.check()
             _load_once(target, table, staged, mark)
             moved, events = transitions.loaded(_current(held), {s.key for s in group}, self.clock())
             held.commit(moved, events)
@@ -79,9 +80,9 @@ def _load_once(target: Target, table: TargetTable, staged: list[StagedSegment], 
             target.load(table, staged, generation=mark.generation, skip_existing=skip)
 
 
-def _groups(pending: tuple[Segment, ...], *, whole: bool) -> Iterator[list[Segment]]:
-    """Groups of segments in their order; a snapshot that replaces the table is one group."""
-    if whole:
+def _groups(pending: tuple[Segment, ...]) -> Iterator[list[Segment]]:
+    """Groups of segments in their order; a snapshot is one group."""
+    if any(segment.snapshot for segment in pending):
         yield list(pending)
         return
     for _, alike in groupby(pending, key=lambda segment: segment.overlaps):

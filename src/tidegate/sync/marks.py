@@ -19,6 +19,7 @@ from tidegate.core.errors import DamagedRecord, UsageError
 from tidegate.core.leases import Holder
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Segment
+from tidegate.core.transitions import starts_after
 from tidegate.core.watermark import Event, StreamId, Watermark
 from tidegate.state.contract import Store, Stored
 from tidegate.state.hold import HeldStream, hold
@@ -170,13 +171,22 @@ def loaded_segments(events: Iterable[Event]) -> list[Segment]:
     """The segments that were loaded since the stream last started over, each once, in their order."""
     found: dict[str, Segment] = {}
     for event in events:
-        if event.kind == "manual" and event.data.get("act") == "reset":
+        act = event.data.get("act") if event.kind == "manual" else None
+        if act in ("reset", "reset extracted"):
             found.clear()
+        elif act == "set":
+            found = _behind(found, event.data["to"])
         elif event.kind == "loaded":
             for data in event.data["segments"]:
                 segment = Segment.from_json(data)
                 found.setdefault(segment.key, segment)
     return list(found.values())
+
+
+def _behind(found: dict[str, Segment], to: list[Any] | None) -> dict[str, Segment]:
+    """What lies behind a mark that was moved; what lies after it has been read again since."""
+    position = Position.from_json(to) if to is not None else None
+    return {key: segment for key, segment in found.items() if not starts_after(segment, position)}
 
 
 def _schemas(events: Iterable[Event]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -13,7 +14,16 @@ from enum import StrEnum
 from tidegate.config.project import Pipeline
 from tidegate.config.settings import TableOrder, TableSettings
 from tidegate.core import transitions
-from tidegate.core.errors import ConfigError, Conflict, LeaseHeld, LeaseLost, StateError, TidegateError
+from tidegate.core.errors import (
+    ConfigError,
+    Conflict,
+    Interrupted,
+    InvariantBroken,
+    LeaseHeld,
+    LeaseLost,
+    StateError,
+    TidegateError,
+)
 from tidegate.core.receipts import Receipt
 from tidegate.core.strategies import Cursor, NullCursorPolicy, Strategy
 from tidegate.core.types import Schema
@@ -21,6 +31,7 @@ from tidegate.core.watermark import StreamId
 from tidegate.sources.contract import Source
 from tidegate.spark.session import LazySession
 from tidegate.state.hold import HeldStream
+from tidegate.sync.continuity import demand_loadable
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.loading import Loader
@@ -89,10 +100,8 @@ def tables_of(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
     if not pipeline.has_patterns:
         return pipeline.expand((), request.tables)
     if request.scope is Scope.LOAD:
-        known: Iterable[str] = (
-            owner(stored.stream).name for stored in parts.store.streams(pipeline.name).streams
-        )
-        return pipeline.expand(sorted(set(known)), request.tables)
+        streams = parts.store.streams(pipeline.name).streams
+        return pipeline.expand(sorted({owner(stored.stream).name for stored in streams}), request.tables)
     return pipeline.expand(parts.source().tables(), request.tables)
 
 
@@ -125,11 +134,18 @@ class _Work:
             result = replace(count.result(table, TableStatus.HELD), error=error)
         except TidegateError as error:
             result = replace(count.result(table, TableStatus.FAILED), error=error)
+        except Exception as error:
+            logging.getLogger(__name__).exception("unexpected error in %s", stream)
+            result = replace(count.result(table, TableStatus.FAILED), error=_defect(error, stream))
         result = replace(result, duration_seconds=time.monotonic() - began)
         self.progress.finished(stream, result)
         return result
 
     def _retried(self, table: str, stream: StreamId, count: _Count) -> Passage:
+        if self.deadline is not None and time.time() >= self.deadline:
+            raise Interrupted(
+                "the time allowed was used up before this table", where=str(stream), hint="run it again"
+            )
         settings = self.pipeline.settings_for(table)
         attempt = 0
         while True:
@@ -167,12 +183,10 @@ class _Work:
         )
 
     def _held(self, job: TableJob, count: _Count, act: _Act) -> Passage:
-        with self.parts.hold(job.stream, self.clock, self.token) as held:
-            try:
-                return act(self._table_sync(count), held, job)
-            except TidegateError as error:
-                self._record(held, error)
-                raise
+        with self.parts.hold(job.stream, self.clock, self.token) as held, self._recorded(held):
+            if held.watermark is not None:
+                demand_loadable(held.watermark, job.settings, job.stream)
+            return act(self._table_sync(count), held, job)
 
     def _load_only(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
         """Load what is pending, of the table and of the streams beside it, without asking the source."""
@@ -182,15 +196,20 @@ class _Work:
                 continue
             schema = Schema.from_json(dict(mark.schemas)[mark.pending[-1].schema])
             table = target_table(settings, stored.stream, schema)
-            with self.parts.hold(stored.stream, self.clock, self.token) as held:
-                try:
-                    self._loader(count).load(held, table)
-                except TidegateError as error:
-                    self._record(held, error)
-                    raise
+            with self.parts.hold(stored.stream, self.clock, self.token) as held, self._recorded(held):
+                demand_loadable(mark, settings, stored.stream)
+                self._loader(count).load(held, table)
         return Passage()
 
-    def _record(self, held: HeldStream, error: TidegateError) -> None:
+    @contextmanager
+    def _recorded(self, held: HeldStream) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._record(held, error)
+            raise
+
+    def _record(self, held: HeldStream, error: Exception) -> None:
         """Let the state say what went wrong; if it cannot be written, the error itself still gets out."""
         if held.watermark is None or isinstance(error, LeaseLost | Conflict):
             return
@@ -219,6 +238,14 @@ def includes_null_cursors(job: TableJob) -> bool:
     moment = job.settings.cursor.timestamp
     included = job.settings.null_cursor is NullCursorPolicy.INCLUDE
     return included and moment is not None and job.relation.schema.column(moment).nullable
+
+
+def _defect(error: Exception, stream: StreamId) -> TidegateError:
+    return InvariantBroken(
+        f"unexpected {type(error).__name__}: {error}",
+        where=str(stream),
+        hint="this is a defect in Tidegate, nothing was lost; --debug shows where, please report it",
+    )
 
 
 def null_cursor_job(job: TableJob, source: Source) -> TableJob:

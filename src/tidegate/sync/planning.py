@@ -54,7 +54,7 @@ def next_window(
     )
     notes += start_notes + ceiling.warnings
     back = _look_back(job, low, ceiling)
-    if back is not low and settled and not _after(ceiling.position, low):
+    if back != low and settled and not _after(ceiling.position, low):
         back = low
     if not _after(ceiling.position, back):
         return WindowPlan(None, ceiling, notes=notes)
@@ -62,7 +62,8 @@ def next_window(
     if limit is not None and job.order and _after(high, low):
         # Counted from the mark: rows that are read again would use the limit up and never let it move.
         high = source.nth(job.relation, job.order, Window(low, high), limit) or high
-    return WindowPlan(Window(back, high), ceiling, lookback=back is not low, notes=notes)
+    unproved = bool(ceiling.lookback) or back != low
+    return WindowPlan(Window(back, high), ceiling, lookback=unproved, notes=notes)
 
 
 def _after(position: Position | None, low: Position | None) -> bool:
@@ -117,18 +118,24 @@ def _low(source: Source, job: TableJob, mark: Watermark | None) -> tuple[Positio
 
 
 def _look_back(job: TableJob, low: Position | None, ceiling: Ceiling) -> Position | None:
-    if low is None:
-        return None
-    reach = _reach(job, low, ceiling.lookback)
-    if reach == low:
-        return low
-    if job.target.mode is WriteMode.APPEND and not job.target.key:
+    """Where to begin reading, if rows behind the mark may have appeared since."""
+    reach = _reach(job, low, ceiling.lookback) if low is not None else None
+    again = bool(ceiling.lookback) or reach != low
+    if again and job.target.mode is WriteMode.APPEND and not _tells_versions_apart(job):
         raise ConfigError(
-            "rows have to be read again to be safe, and append without a key could not tell them apart",
+            "rows have to be read again to be safe, and append could not tell them from those it has",
             where=str(job.stream),
-            hint="; ".join(ceiling.warnings) or "name the key with `keys:`, or use write_mode merge",
+            hint="; ".join(
+                (*ceiling.warnings, "or use write_mode merge, or keep key and cursor columns as they are")
+            ),
         )
     return reach
+
+
+def _tells_versions_apart(job: TableJob) -> bool:
+    """Whether key and cursor are staged as they are, so that a version of a row can be recognised."""
+    plain = {column.name for column in job.schema.columns if column.name not in job.settings.masks}
+    return bool(job.schema.key) and bool(job.order) and set(job.order) <= plain
 
 
 def _reach(job: TableJob, low: Position, lookback: timedelta) -> Position:

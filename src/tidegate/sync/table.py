@@ -14,17 +14,18 @@ A crash between any two lines loses nothing and doubles nothing: run it again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import StagingError
 from tidegate.core.watermark import Run, RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.hold import HeldStream
+from tidegate.sync.continuity import demand_continuity
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import TableJob
 from tidegate.sync.loading import Loader
@@ -70,7 +71,7 @@ class TableSync:
             held.commit(transitions.restart_snapshot(mark, self.clock()))
             return Passage()
         if mark is not None:
-            _demand_same_cursor(mark, job)
+            demand_continuity(mark, job)
         if mark is None or run is None:
             return Passage()
         self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
@@ -139,7 +140,8 @@ class TableSync:
             return
         staging = self.extractor.staging
         folder = self.extractor.paths(job, run).receipts
-        staging.delete([item.key for item in staging.list(folder)])
+        with suppress(StagingError):
+            staging.delete([item.key for item in staging.list(folder)])
 
 
 def _done(run: Run) -> bool:
@@ -158,16 +160,3 @@ def _run(mark: Watermark) -> Run:
 def _mark(held: HeldStream) -> Watermark:
     assert held.watermark is not None
     return held.watermark
-
-
-def _demand_same_cursor(mark: Watermark, job: TableJob) -> None:
-    if mark.cursor != job.order and (mark.extracted.position is not None or mark.open_run is not None):
-        raise ConfigError(
-            f"the mark was made with cursor {_named(mark.cursor)}, the pipeline now says {_named(job.order)}",
-            where=str(job.stream),
-            hint="put the cursor back, or begin again with `tidegate watermark reset`",
-        )
-
-
-def _named(cursor: tuple[str, ...]) -> str:
-    return " + ".join(cursor) or "none"

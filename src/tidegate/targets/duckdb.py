@@ -21,7 +21,14 @@ import duckdb
 import pyarrow as pa
 
 from tidegate.arrow import arrow_schema
-from tidegate.core.errors import ConnectError, IncompatibleTable, InvariantBroken, OutcomeUnknown, TargetError
+from tidegate.core.errors import (
+    ConnectError,
+    IncompatibleTable,
+    InvariantBroken,
+    LoginRefused,
+    OutcomeUnknown,
+    TargetError,
+)
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
@@ -162,7 +169,7 @@ class DuckDb:
 
     def _demand_folder(self) -> None:
         if not self.path.parent.is_dir():
-            raise ConnectError(
+            raise LoginRefused(
                 f"the folder {self.path.parent} does not exist",
                 where=str(self.path),
                 hint="make the folder, or correct the target's `path`",

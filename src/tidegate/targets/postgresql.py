@@ -13,7 +13,14 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors
 
-from tidegate.core.errors import ConnectError, IncompatibleTable, InvariantBroken, OutcomeUnknown, TargetError
+from tidegate.core.errors import (
+    ConnectError,
+    IncompatibleTable,
+    InvariantBroken,
+    LoginRefused,
+    OutcomeUnknown,
+    TargetError,
+)
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.copy_text import copy_text
@@ -181,7 +188,8 @@ class Postgres:
         secret = self.password or ""
         clean = said.replace(secret, "***") if secret else said
         who = f" as {self.user}" if self.user else ""
-        return ConnectError(f"cannot connect to PostgreSQL{who}: {clean}", where=self.where, hint=hint)
+        kind = LoginRefused if any(sign in said for sign in _REFUSED) else ConnectError
+        return kind(f"cannot connect to PostgreSQL{who}: {clean}", where=self.where, hint=hint)
 
 
 _HINTS = {
@@ -196,6 +204,8 @@ _HINTS = {
     "SSL": "check the target's tls settings",
     "pg_hba.conf": "the server does not let this user in from here: ask its administrator",
 }
+_REFUSED = ("password authentication failed", "no password supplied", "does not exist", "pg_hba.conf")
+"""Trying again would not help, and may lock the account."""
 
 
 def _said(error: psycopg.Error) -> str:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.positions import Position
-from tidegate.core.windows import Literal, Window
-from tidegate.sources.cutting import fixed, nested, steps
+from tidegate.core.predicates import Literal, fixed, nested, steps
+from tidegate.core.windows import Window
 
 Form = Callable[[Window, Sequence[str], Literal], str]
 

@@ -1,19 +1,40 @@
-"""A window in SQL for databases that find no index range in a comparison of rows.
+"""A window as a condition in SQL, in the forms that databases turn into ranges of an index.
 
-Nothing here decides which end belongs to a window; it only says the same in a form that an optimiser turns
-into ranges of an index, also when the window begins inside a hot second.
+Which form it takes is a matter of the optimiser: one form that is a range for one database walks over the
+whole table in another. All of them say the same: after `low`, up to and including `high`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from tidegate.core.positions import Position, Value
-from tidegate.core.windows import Literal, Window
+from tidegate.core.windows import Window
+
+Literal = Callable[[Value], str]
+"""How a dialect writes a value into SQL."""
 
 EVERYTHING = "1 = 1"
 NOTHING = "1 = 0"
+
+
+def row_values(window: Window, columns: Sequence[str], literal: Literal) -> str:
+    """SQL for a database that turns `(a, b) > (x, y)` into one index range."""
+    parts = []
+    if window.low is not None:
+        parts.append(_row_value(columns, ">", window.low, literal))
+    if window.high is not None:
+        parts.append(_row_value(columns, "<=", window.high, literal))
+    return " AND ".join(parts) or EVERYTHING
+
+
+def _row_value(columns: Sequence[str], operator: str, position: Position, literal: Literal) -> str:
+    named = columns[: len(position.values)]
+    if len(named) == 1:
+        return f"{named[0]} {operator} {literal(position.values[0])}"
+    values = ", ".join(literal(value) for value in position.values)
+    return f"({', '.join(named)}) {operator} ({values})"
 
 
 def nested(window: Window, columns: Sequence[str], literal: Literal) -> str:
