@@ -1,0 +1,192 @@
+"""State that was made under one configuration is never misread under another."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+
+from tests.servers import Server
+from tests.system.conftest import Build, Place
+from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO
+from tidegate.core.errors import ConfigError, UsageError
+from tidegate.core.positions import Position
+from tidegate.core.watermark import StreamId
+from tidegate.sync.marks import ByHand
+from tidegate.sync.pipeline import Scope
+
+ORDERS = StreamId("shop", "orders")
+
+
+@pytest.fixture
+def place(build: Build) -> Place:
+    made = build("sqlite-duckdb")
+    made.shop.create()
+    made.shop.insert(10)
+    return made
+
+
+def _by_hand(place: Place) -> ByHand:
+    parts = place.parts()
+    numbers = count()
+    return ByHand(parts.store, parts.holder, lambda: datetime.now(UTC), lambda: f"token {next(numbers)}")
+
+
+def test_news_that_is_pending_is_not_loaded_as_the_whole_table(place: Place) -> None:
+    place.configure({"orders": ID_ONLY})
+    place.synced()
+    place.shop.insert(5, first=100)
+    place.synced(scope=Scope.EXTRACT)
+    place.configure({"orders": FULL_SYNC})
+
+    [table] = place.sync(scope=Scope.LOAD).tables.values()
+
+    assert isinstance(table.error, ConfigError)
+    assert len(place.warehouse.rows()) == 10
+    place.configure({"orders": ID_ONLY})
+    place.synced(scope=Scope.LOAD)
+    place.agree()
+
+
+def test_a_mark_is_not_set_into_the_middle_of_a_pending_segment(place: Place) -> None:
+    place.configure({"orders": {**ID_ONLY, "write_mode": "append"}})
+    place.synced(scope=Scope.EXTRACT)
+
+    with pytest.raises(UsageError, match="reaches across"):
+        _by_hand(place).move(ORDERS, Position.of(5), cursor=("id",), reason="a test")
+
+    place.synced()
+    place.agree()
+
+
+def test_a_backup_that_is_restored_cannot_make_a_later_reload_pass_for_done(place: Place) -> None:
+    place.configure()
+    place.synced()
+    saved = place.mark()
+    hand, staging = _by_hand(place), place.parts().staging
+    hand.reset_loaded(ORDERS, staging, replaced=False, reason="first reload")
+    place.synced(scope=Scope.LOAD)
+    hand.restore([saved], reason="restored")
+    place.warehouse.execute("DELETE FROM orders")
+
+    hand.reset_loaded(ORDERS, staging, replaced=False, reason="second reload")
+    place.synced(scope=Scope.LOAD)
+
+    place.agree()
+
+
+def test_what_was_read_again_after_a_reset_is_reloaded_once(place: Place) -> None:
+    place.configure({"orders": {**ID_ONLY, "write_mode": "append"}})
+    place.synced()
+    hand = _by_hand(place)
+    hand.reset_extracted([ORDERS], reason="read again")
+    place.warehouse.execute("DELETE FROM orders")
+    place.synced()
+    place.warehouse.execute("DELETE FROM orders")
+
+    hand.reset_loaded(ORDERS, place.parts().staging, replaced=False, reason="load again")
+    place.synced(scope=Scope.LOAD)
+
+    place.agree()
+
+
+def test_rows_that_a_look_back_brought_are_not_brought_by_a_backfill_too(place: Place) -> None:
+    place.configure({"orders": {**ID_ONLY, "write_mode": "append"}}, ceiling={"lookback_ids": 5})
+    _by_hand(place).move(ORDERS, Position.of(7), cursor=("id",), reason="begin here")
+    place.synced()
+
+    place.synced(high="7")
+
+    place.agree()
+
+
+def test_a_cursor_column_of_another_type_stops_its_table_and_no_other(build: Build) -> None:
+    place = build("mariadb-duckdb")
+    place.shop.create()
+    place.shop.insert(3)
+    place.shop.execute("CREATE TABLE zed (id INT PRIMARY KEY); INSERT INTO zed VALUES (1)")
+    tables = {"orders": HYBRID, "zed": ID_ONLY}
+    place.configure(tables)
+    place.sync()
+    place.shop.execute("ALTER TABLE orders MODIFY updated_at TIMESTAMP(6) NOT NULL")
+    place.shop.execute("INSERT INTO zed VALUES (2)")
+
+    result = place.sync()
+
+    assert isinstance(result.tables["orders"].error, ConfigError)
+    assert "updated_at" in str(result.tables["orders"].error)
+    assert result.tables["zed"].rows_loaded == 1
+
+
+def test_a_query_of_the_users_finds_ids_above_all_signed_numbers(build: Build) -> None:
+    place = build("mariadb-duckdb")
+    place.shop.create()
+    place.shop.insert(3)
+    place.shop.insert(2, first=2**63 + 5)
+    query = "SELECT * FROM orders WHERE id > {low} AND id <= {high}"
+    place.configure(
+        {"own": {"cdc_strategy": "custom_sql", "query": query, "cdc_id_column": "id", "keys": ["id"]}}
+    )
+
+    place.synced()
+
+    assert place.warehouse.rows("own") == place.shop.rows()
+
+
+def test_many_rounds_of_chunks_are_one_snapshot(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    place.shop.create()
+    place.shop.insert(600)
+    place.configure({"orders": FULL_SYNC}, processing={"batch_size": 2})
+
+    place.synced()
+
+    place.agree()
+
+
+# --- with a user who may not see the transactions of others ----------------------------------------------
+
+BLIND = {"max_wait": 1, "lag": 0.2, "fallback_lag": 3}
+INSERT = "INSERT INTO orders (customer, amount, updated_at) VALUES ('x', 1, NOW(6))"
+
+
+@pytest.fixture
+def blind(build: Build) -> Place:
+    place = build("mariadb-duckdb")
+    place.shop.create()
+    server = place.shop.server
+    assert isinstance(server, Server)
+    server.execute("CREATE OR REPLACE USER blind IDENTIFIED BY 'blind'")
+    server.execute(f"GRANT SELECT ON `{server.database}`.* TO blind")
+    place.sources = {"shop": server.logged_in_as("blind", "blind").config}
+    return place
+
+
+def test_append_that_could_not_tell_versions_apart_is_refused(blind: Place) -> None:
+    blind.configure(
+        {"orders": {**HYBRID, "write_mode": "append", "columns": {"exclude": ["updated_at"]}}}, ceiling=BLIND
+    )
+    blind.shop.insert(3, at=LONG_AGO)
+
+    [table] = blind.sync().tables.values()
+
+    assert isinstance(table.error, ConfigError)
+    assert "GRANT PROCESS" in str(table.error)
+
+
+def test_a_row_that_committed_late_is_found_though_the_table_went_quiet(blind: Place) -> None:
+    blind.configure({"orders": HYBRID}, ceiling=BLIND)
+    late = blind.shop.connect()
+    late.cursor().execute(INSERT)
+    time.sleep(0.5)
+    blind.shop.execute(INSERT)
+    time.sleep(3.5)
+    blind.synced()
+    late.commit()
+    late.close()
+
+    blind.synced()
+
+    blind.agree()
