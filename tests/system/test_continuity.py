@@ -11,7 +11,7 @@ import pytest
 from tests.servers import Server
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO
-from tidegate.core.errors import ConfigError, UsageError
+from tidegate.core.errors import ConfigError, TargetError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
 from tidegate.sync.marks import ByHand
@@ -99,6 +99,21 @@ def test_rows_that_a_look_back_brought_are_not_brought_by_a_backfill_too(place: 
 
     place.synced(high="7")
 
+    place.agree()
+
+
+def test_a_table_that_was_renamed_at_the_target_is_not_begun_again_with_the_news_alone(place: Place) -> None:
+    place.configure()
+    place.synced()
+    place.shop.insert(2, first=50, at=LONG_AGO.replace(month=5))
+    place.configure({"orders": {**HYBRID, "target_name": "elsewhere"}})
+
+    [table] = place.sync().tables.values()
+
+    assert isinstance(table.error, TargetError)
+    assert "elsewhere" in str(table.error)
+    place.configure()
+    place.synced()
     place.agree()
 
 

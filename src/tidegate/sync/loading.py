@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 
 from tidegate.core import transitions
-from tidegate.core.errors import OutcomeUnknown, StagingError
+from tidegate.core.errors import OutcomeUnknown, StagingError, TargetError
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Schema
@@ -39,6 +39,7 @@ class Loader:
         if mark is None or not mark.pending:
             return
         target = self.open_target()
+        _demand_table(target, table, mark)
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
             target.prepare(table, schemas[fingerprint])
@@ -67,6 +68,17 @@ class Loader:
             path=self.staging.local_path(segment.key),
             open=partial(self.staging.open, segment.key),
         )
+
+
+def _demand_table(target: Target, table: TargetTable, mark: Watermark) -> None:
+    """A table that vanished would be made anew and hold the news alone, looking whole."""
+    if table.mode is WriteMode.REPLACE or not mark.loaded.rows_total or target.exists(table.name):
+        return
+    raise TargetError(
+        f"the target has no table {table.name}, though {mark.loaded.rows_total:,} rows were loaded before",
+        where=str(mark.stream),
+        hint="put its name back, or bring all rows again after `tidegate watermark reset`",
+    )
 
 
 def _load_once(target: Target, table: TargetTable, staged: list[StagedSegment], mark: Watermark) -> None:

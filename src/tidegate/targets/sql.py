@@ -86,6 +86,10 @@ class SqlTarget:
             ledger = self._ledger(session)
             return ledger.last_run(stream) if ledger else 0
 
+    def exists(self, name: str) -> bool:
+        with self.database.reading() as session:
+            return bool(session.columns(self._name(name)))
+
     def count(self, name: str) -> int:
         table = self._name(name)
         with self.database.reading() as session:
