@@ -106,4 +106,5 @@ def test_no_unused_default_stands_in_the_way(folder: Folder) -> None:
         "type": "duckdb",
         "path": str(folder.root / "warehouse.duckdb"),
         "schema": "main",
+        "wait": 30.0,
     }

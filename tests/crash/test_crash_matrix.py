@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.system.conftest import Build, Place
-from tests.system.shop import HYBRID, LONG_AGO
+from tests.system.shop import FULL_SYNC, HYBRID, LONG_AGO
 
 # The order of writes in a first sync of three chunks: planned, round, then one or more advances as chunks
 # finish, the load of what is pending, and the end of the window.
@@ -38,6 +38,20 @@ DRIVER: dict[str, dict[str, Any]] = {
     "before the target is prepared": {"part": "target", "method": "prepare"},
     "before the rows are loaded": {"part": "target", "method": "load"},
     "between the rows and the loaded mark": {"part": "target", "method": "load", "moment": "after"},
+    "before the loaded mark is committed": {"part": "store", "method": "write", "event": "loaded"},
+    "after the loaded mark is committed": {
+        "part": "store",
+        "method": "write",
+        "event": "loaded",
+        "moment": "after",
+    },
+    "before the window is finished": {"part": "store", "method": "write", "event": "extracted"},
+    "after the window is finished": {
+        "part": "store",
+        "method": "write",
+        "event": "extracted",
+        "moment": "after",
+    },
     "before the receipts are cleaned up": {"part": "staging", "method": "delete"},
     "before the lease is given back": {"part": "store", "method": "release"},
 }
@@ -84,6 +98,28 @@ def test_a_sync_whose_spark_worker_is_killed_is_made_whole_by_the_next(
     place: Place, fault: dict[str, Any]
 ) -> None:
     assert _victim(place.folder, fault) == 1
+
+    _demand_no_dangling_segment(place)
+    place.synced()
+
+    place.agree()
+
+
+LOADING = {
+    name: DRIVER[name] for name in ("before the rows are loaded", "between the rows and the loaded mark")
+}
+
+
+@pytest.mark.parametrize("fault", LOADING.values(), ids=LOADING.keys())
+@pytest.mark.parametrize("table", [HYBRID, FULL_SYNC], ids=["merge", "replace"])
+def test_a_sync_into_postgresql_killed_around_the_load_is_made_whole_by_the_next(
+    build: Build, table: dict[str, str], fault: dict[str, Any]
+) -> None:
+    place = build("sqlite-postgres")
+    place.shop.create()
+    place.shop.insert(300)
+    place.configure({"orders": table}, processing={"batch_size": 100})
+    assert _victim(place.folder, fault) == -signal.SIGKILL
 
     _demand_no_dangling_segment(place)
     place.synced()

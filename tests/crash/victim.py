@@ -22,7 +22,11 @@ from tidegate.testing.faults import Fault, Faulty, Moment
 def main(folder: str, described: str) -> int:
     plan = json.loads(described)
     fault = Fault(
-        plan["method"], plan.get("nth", 1), Moment(plan.get("moment", "before")), plan.get("worker", False)
+        plan["method"],
+        plan.get("nth", 1),
+        Moment(plan.get("moment", "before")),
+        plan.get("event"),
+        plan.get("worker", False),
     )
     project = Project.load(Path(folder))
     pipeline = project.pipeline("shop")

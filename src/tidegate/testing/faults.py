@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from tidegate.core.watermark import Event
 
 
 class Moment(StrEnum):
@@ -26,9 +28,14 @@ class Fault:
     method: str
     nth: int = 1
     moment: Moment = Moment.BEFORE
+    event: str | None = None
+    """Count only the calls that write this kind of event into a stream's history."""
     only_in_workers: bool = False
     """Spare the process that made the fault: die only where a copy of it has travelled."""
     home: int = field(default_factory=os.getpid)
+
+    def counts(self, events: Sequence[Event]) -> bool:
+        return self.event is None or any(event.kind == self.event for event in events)
 
     def strike(self, calls: int, moment: Moment) -> None:
         spared = self.only_in_workers and os.getpid() == self.home
@@ -53,6 +60,8 @@ class Faulty:
 
     def _striking(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._fault.counts(kwargs.get("events", ())):
+                return method(*args, **kwargs)
             self._calls += 1
             self._fault.strike(self._calls, Moment.BEFORE)
             result = method(*args, **kwargs)
