@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, wait_until_replayed
 from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID, ID_ONLY, TIMESTAMP_ONLY
 
@@ -100,6 +100,7 @@ def test_a_standby_with_its_primary_named_loses_nothing(
     place.shop.create()
     primary = place.shop.config
     standby = postgres_standby.using(postgres_database.database)
+    wait_until_replayed(postgres_database, standby)
     place.sources = {"shop": standby.config, "primary": primary}
     place.configure({"orders": {**HYBRID, "write_mode": "append"}}, ceiling={**CEILING, "primary": "primary"})
 
