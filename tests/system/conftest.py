@@ -18,6 +18,7 @@ from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.sync.library import open_parts
+from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, sync_pipeline
 from tidegate.sync.progress import Silence
@@ -84,6 +85,16 @@ class Place:
     def parts(self) -> Parts:
         project = Project.load(self.folder)
         return open_parts(project.pipeline("shop"), command="test")
+
+    def by_hand(self) -> ByHand:
+        parts = self.parts()
+        return ByHand(
+            parts.store,
+            lambda _: parts.target(),
+            parts.holder,
+            lambda: datetime.now(UTC),
+            lambda: secrets.token_hex(4),
+        )
 
     def mark(self, table: str = "orders") -> Watermark:
         mark = self.parts().store.read(StreamId("shop", table)).watermark

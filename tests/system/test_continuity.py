@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
-from itertools import count
 
 import pytest
 
@@ -14,7 +12,6 @@ from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO
 from tidegate.core.errors import ConfigError, TargetError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
-from tidegate.sync.marks import ByHand
 from tidegate.sync.pipeline import Scope
 
 ORDERS = StreamId("shop", "orders")
@@ -26,12 +23,6 @@ def place(build: Build) -> Place:
     made.shop.create()
     made.shop.insert(10)
     return made
-
-
-def _by_hand(place: Place) -> ByHand:
-    parts = place.parts()
-    numbers = count()
-    return ByHand(parts.store, parts.holder, lambda: datetime.now(UTC), lambda: f"token {next(numbers)}")
 
 
 def test_news_that_is_pending_is_not_loaded_as_the_whole_table(place: Place) -> None:
@@ -55,7 +46,7 @@ def test_a_mark_is_not_set_into_the_middle_of_a_pending_segment(place: Place) ->
     place.synced(scope=Scope.EXTRACT)
 
     with pytest.raises(UsageError, match="reaches across"):
-        _by_hand(place).move(ORDERS, Position.of(5), cursor=("id",), reason="a test")
+        place.by_hand().move(ORDERS, Position.of(5), cursor=("id",), reason="a test")
 
     place.synced()
     place.agree()
@@ -65,7 +56,7 @@ def test_a_backup_that_is_restored_cannot_make_a_later_reload_pass_for_done(plac
     place.configure()
     place.synced()
     saved = place.mark()
-    hand, staging = _by_hand(place), place.parts().staging
+    hand, staging = place.by_hand(), place.parts().staging
     hand.reset_loaded(ORDERS, staging, replaced=False, reason="first reload")
     place.synced(scope=Scope.LOAD)
     hand.restore([saved], reason="restored")
@@ -80,7 +71,7 @@ def test_a_backup_that_is_restored_cannot_make_a_later_reload_pass_for_done(plac
 def test_what_was_read_again_after_a_reset_is_reloaded_once(place: Place) -> None:
     place.configure({"orders": {**ID_ONLY, "write_mode": "append"}})
     place.synced()
-    hand = _by_hand(place)
+    hand = place.by_hand()
     hand.reset_extracted([ORDERS], reason="read again")
     place.warehouse.execute("DELETE FROM orders")
     place.synced()
@@ -94,7 +85,7 @@ def test_what_was_read_again_after_a_reset_is_reloaded_once(place: Place) -> Non
 
 def test_rows_that_a_look_back_brought_are_not_brought_by_a_backfill_too(place: Place) -> None:
     place.configure({"orders": {**ID_ONLY, "write_mode": "append"}}, ceiling={"lookback_ids": 5})
-    _by_hand(place).move(ORDERS, Position.of(7), cursor=("id",), reason="begin here")
+    place.by_hand().move(ORDERS, Position.of(7), cursor=("id",), reason="begin here")
     place.synced()
 
     place.synced(high="7")

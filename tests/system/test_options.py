@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -27,11 +26,12 @@ from tidegate.core.watermark import StreamId
 from tidegate.spark import session as sessions
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.staging.local import LocalStaging
-from tidegate.sync.marks import ByHand
+from tidegate.sync import loading
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import TableResult, TableStatus
 from tidegate.sync.verifying import verified
+from tidegate.targets.duckdb import DuckDbTarget
 
 SOURCES = ["mariadb", "postgres", "sqlite"]
 ORDERS = StreamId("shop", "orders")
@@ -52,11 +52,6 @@ def _failed(place: Place, **request: Any) -> TableResult:
     [table] = place.sync(**request).tables.values()
     assert table.status is TableStatus.FAILED
     return table
-
-
-def _by_hand(place: Place) -> ByHand:
-    parts = place.parts()
-    return ByHand(parts.store, parts.holder, lambda: datetime.now(UTC), lambda: secrets.token_hex(4))
 
 
 def _touch(place: Place, ids: str, at: datetime, customer: str) -> None:
@@ -208,7 +203,7 @@ def test_only_the_chosen_columns_travel(shop: Place) -> None:
     shop.configure(
         {"orders": {**HYBRID, "target_name": "rest", "columns": {"exclude": ["customer", "note"]}}}
     )
-    _by_hand(shop).reset([ORDERS], reason="another target")
+    shop.by_hand().reset([ORDERS], reason="another target")
     shop.synced()
     assert _columns(shop, "rest") == {"id", "amount", "updated_at"}
 
@@ -280,7 +275,7 @@ def test_append_keeps_every_version_and_merge_the_newest(shop: Place) -> None:
         shop.shop.execute("DELETE FROM orders")
         shop.shop.insert(5)
         shop.configure({"orders": {**HYBRID, "write_mode": mode, "target_name": mode}})
-        _by_hand(shop).reset([ORDERS], reason="another target")
+        shop.by_hand().reset([ORDERS], reason="another target")
         shop.synced()
         _touch(shop, "1, 2, 3", NEXT_DAY, "renamed")
         shop.synced()
@@ -434,11 +429,11 @@ def test_a_mark_set_back_catches_up_and_one_set_ahead_leaves_a_gap(shop: Place, 
     cursor = ("updated_at", "id")
     # Behind a bare timestamp everything at that timestamp is done.
     ahead = Position.of(LONG_AGO + timedelta(seconds=14))
-    _by_hand(shop).move(ORDERS, ahead, cursor=cursor, reason="only the last ones")
+    shop.by_hand().move(ORDERS, ahead, cursor=cursor, reason="only the last ones")
     assert shop.synced().rows_extracted == 5
 
     back = Position.of(LONG_AGO + timedelta(seconds=9), 10)
-    _by_hand(shop).move(ORDERS, back, cursor=cursor, reason="some more")
+    shop.by_hand().move(ORDERS, back, cursor=cursor, reason="some more")
     assert shop.synced().rows_extracted == 10
     assert shop.mark().manual == "some more"
 
@@ -447,7 +442,7 @@ def test_a_table_that_was_reset_is_read_from_the_start_and_merged(shop: Place) -
     shop.shop.insert(20)
     shop.synced()
     shop.shop.execute("UPDATE orders SET customer = 'quietly changed'")
-    _by_hand(shop).reset([ORDERS], reason="start over")
+    shop.by_hand().reset([ORDERS], reason="start over")
 
     assert shop.synced().rows_extracted == 20
 
@@ -464,7 +459,7 @@ def test_another_cursor_is_refused_with_an_explanation(shop: Place) -> None:
     assert isinstance(table.error, ConfigError)
     assert "updated_at + id" in str(table.error)
     assert "watermark reset" in str(table.error)
-    _by_hand(shop).reset([ORDERS], reason="another cursor")
+    shop.by_hand().reset([ORDERS], reason="another cursor")
     shop.synced()
     shop.agree()
 
@@ -508,6 +503,33 @@ def test_a_run_whose_time_is_up_stops_between_two_chunks_and_goes_on_later(shop:
 
     shop.configure({"orders": {**HYBRID, "write_mode": "append"}}, processing={"batch_size": 10})
     assert shop.synced().rows_extracted == 200 - run.rows
+    shop.agree()
+
+
+def test_loading_whose_time_is_up_stops_between_two_loads_and_goes_on_later(
+    shop: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "ROWS_PER_LOAD", 10)
+    append = {"orders": {**HYBRID, "write_mode": "append"}}
+    shop.shop.insert(200)
+    shop.configure(append, processing={"batch_size": 10})
+    shop.synced(scope=Scope.EXTRACT)
+    shop.configure(append, processing={"timeout_minutes": 1 / 60})
+    at_once = DuckDbTarget.load
+
+    def slowly(*args: Any, **how: Any) -> int:
+        time.sleep(0.2)
+        return at_once(*args, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DuckDbTarget, "load", slowly)
+        result = shop.sync(scope=Scope.LOAD)
+
+    assert isinstance(result.tables["orders"].error, Interrupted)
+    assert "between two loads" in str(result.tables["orders"].error)
+    assert 0 < shop.mark().loaded.rows_total < 200
+    shop.configure(append)
+    shop.synced(scope=Scope.LOAD)
     shop.agree()
 
 

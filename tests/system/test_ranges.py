@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
 from tidegate.staging.local import LocalStaging
 from tidegate.sync import ranges
-from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import TableStatus
@@ -223,10 +221,8 @@ def test_the_gap_behind_a_mark_that_was_set_ahead_is_filled_once(build: Build) -
     place.shop.insert(30)
     place.configure({"orders": {**TIMESTAMP_ONLY, "write_mode": "append"}}, processing={"batch_size": 4})
     place.synced(limit=10)
-    parts = place.parts()
-    by_hand = ByHand(parts.store, parts.holder, lambda: datetime.now(UTC), lambda: secrets.token_hex(4))
     ahead = Position.of(LONG_AGO + timedelta(seconds=19))
-    by_hand.move(StreamId("shop", "orders"), ahead, cursor=("updated_at",), reason="hurry")
+    place.by_hand().move(StreamId("shop", "orders"), ahead, cursor=("updated_at",), reason="hurry")
     assert place.synced().rows_extracted == 10
 
     assert place.synced(high="2099-01-01").rows_extracted == 10

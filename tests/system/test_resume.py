@@ -22,6 +22,7 @@ import pytest
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, LONG_AGO
 from tidegate.config.project import Project
+from tidegate.core.deadlines import NEVER
 from tidegate.core.errors import StagingError
 from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import Event, Run, StreamId
@@ -187,7 +188,7 @@ def interrupted(build: Build) -> Place:
 
 def _extractor(place: Place) -> Extractor:
     parts = place.parts()
-    return Extractor(parts.source(), parts.staging, place.session(), Silence(), _clock, None)
+    return Extractor(parts.source(), parts.staging, place.session(), Silence(), _clock, NEVER)
 
 
 def _stage(place: Place, run: Run, chunk: int, attempt: str) -> Receipt:

@@ -117,7 +117,7 @@ def test_a_file_that_another_process_holds_is_waited_for(path: Path, stage: Stag
     target.prepare(orders(), ORDERS)
     with held(path) as holder:
         threading.Timer(0.5, holder.kill).start()
-        assert target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1) == 1
+        assert target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1) == 1
 
 
 def test_a_file_that_another_process_keeps_is_an_error_that_names_it(path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_file_is_free_between_operations(path: Path, target: DuckDbTarget) -
 def test_a_connection_of_this_process_is_no_obstacle(path: Path, target: DuckDbTarget, stage: Stage) -> None:
     target.prepare(orders(), ORDERS)
     with closing(duckdb.connect(path)) as connection:
-        assert target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1) == 1
+        assert target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1) == 1
         assert target.count("orders") == 1
         assert connection.execute("SELECT count(*) FROM orders").fetchall() == [(1,)]
 
@@ -157,8 +157,8 @@ def test_a_failed_load_leaves_no_transaction_to_a_shared_connection(
     nullable = schema_of(id=Kind.INT64, at=Kind.INT64, note=Kind.TEXT)
     with closing(duckdb.connect(path)):
         with pytest.raises(TargetError, match="1 rows have no value"):
-            target.load(table, [stage.segment(nullable, [(None, 1, "a")])], generation=1)
-        assert target.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1) == 1
+            target.load(table, [stage.segment(nullable, [(None, 1, "a")])], generation=1, fence=1)
+        assert target.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1) == 1
 
 
 def test_a_file_opened_here_for_reading_only_is_an_error_in_words(path: Path, target: DuckDbTarget) -> None:
@@ -200,7 +200,7 @@ def test_folders_of_segments_may_have_any_name(target: DuckDbTarget, tmp_path: P
     stage = Stage(odd)
     target.prepare(orders(), ORDERS)
     staged = [stage.segment(ORDERS, [(n, n, "x")]) for n in (1, 2)]
-    assert target.load(orders(), staged, generation=1) == 2
+    assert target.load(orders(), staged, generation=1, fence=1) == 2
 
 
 # --- tables that somebody else made ------------------------------------------------------
@@ -217,22 +217,22 @@ def test_a_table_with_constraints_and_defaults_keeps_them(
     )
     table = orders(WriteMode.MERGE)
     target.prepare(table, ORDERS)
-    target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1, fence=1)
     execute(path, "UPDATE orders SET kept = 'by hand'")
-    target.load(table, [stage.segment(ORDERS, [(2, 2, "b2"), (3, 2, "c")], run=2)], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(2, 2, "b2"), (3, 2, "c")], run=2)], generation=1, fence=1)
     assert read_rows(target, "orders", ["id", "note", "kept"]) == [
         ("1", "a", "by hand"),
         ("2", "b2", "by hand"),
         ("3", "c", "default"),
     ]
     whole = orders(WriteMode.REPLACE)
-    target.load(whole, [stage.segment(ORDERS, [(2, 3, "x"), (4, 3, "y")], run=3)], generation=1)
+    target.load(whole, [stage.segment(ORDERS, [(2, 3, "x"), (4, 3, "y")], run=3)], generation=1, fence=1)
     assert read_rows(target, "orders", ["id", "note", "kept"]) == [
         ("2", "x", "default"),
         ("4", "y", "default"),
     ]
     with pytest.raises(TargetError, match="CHECK constraint"):
-        target.load(whole, [stage.segment(ORDERS, [(5, 3, "bad")], run=4)], generation=1)
+        target.load(whole, [stage.segment(ORDERS, [(5, 3, "bad")], run=4)], generation=1, fence=1)
     assert target.count("orders") == 2
     assert execute(path, "SELECT count(*) FROM duckdb_indexes()") == [(1,)]
 
@@ -243,7 +243,7 @@ def test_a_view_shows_the_rows_of_the_table_that_was_swapped_in(
     table = orders(WriteMode.REPLACE)
     target.prepare(table, ORDERS)
     execute(path, "CREATE VIEW seen AS SELECT id FROM orders")
-    target.load(table, [stage.segment(ORDERS, [(7, 1, "a")])], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(7, 1, "a")])], generation=1, fence=1)
     assert execute(path, "SELECT id FROM seen") == [(7,)]
 
 
@@ -257,7 +257,7 @@ def test_a_column_in_another_case_is_the_same_column(path: Path, target: DuckDbT
     table = orders(WriteMode.MERGE)
     target.prepare(table, ORDERS)
     for run in (1, 2):
-        target.load(table, [stage.segment(ORDERS, [(1, 1, f"run {run}")], run=run)], generation=1)
+        target.load(table, [stage.segment(ORDERS, [(1, 1, f"run {run}")], run=run)], generation=1, fence=1)
     assert read_rows(target, "orders", ["id", "note"]) == [("1", "run 2")]
 
 
@@ -292,13 +292,13 @@ def test_a_full_disk_loses_nothing_and_doubles_nothing(target: DuckDbTarget, sta
         "resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))\n"
         "target, table, segments = pickle.load(sys.stdin.buffer)\n"
         "from tidegate.core.errors import TargetError\n"
-        "try:\n    target.load(table, segments, generation=1)\n"
+        "try:\n    target.load(table, segments, generation=1, fence=1)\n"
         "except TargetError as error:\n    print(error)\n"
     )
     said = run_python(code, (target, orders(), staged))
     assert "refused to commit" in said
     assert target.count("orders") == 0
-    assert target.load(orders(), staged, generation=1) == 20_000
+    assert target.load(orders(), staged, generation=1, fence=1) == 20_000
 
 
 def test_a_load_does_not_wait_for_pandas_to_be_imported(target: DuckDbTarget, stage: Stage) -> None:
@@ -306,7 +306,7 @@ def test_a_load_does_not_wait_for_pandas_to_be_imported(target: DuckDbTarget, st
         "import pickle, sys\n"
         "target, table, schema, segments = pickle.load(sys.stdin.buffer)\n"
         "target.prepare(table, schema)\n"
-        "print(target.load(table, segments, generation=1), 'pandas' in sys.modules)\n"
+        "print(target.load(table, segments, generation=1, fence=1), 'pandas' in sys.modules)\n"
     )
     job = (target, orders(WriteMode.MERGE), ORDERS, [stage.segment(ORDERS, [(1, 1, "a")])])
     assert run_python(code, job) == "1 False\n"
@@ -322,11 +322,11 @@ def run_python(code: str, job: object) -> str:
 def test_a_killed_loader_does_not_keep_the_file(path: Path, target: DuckDbTarget, stage: Stage) -> None:
     target.prepare(orders(), ORDERS)
     staged = [stage.segment(ORDERS, [(1, 1, "a")])]
-    with held(path), load_process(target, orders(), staged, generation=1) as loader:
+    with held(path), load_process(target, orders(), staged, generation=1, fence=1) as loader:
         loader.wait_until_ready()
         loader.go()
         loader.kill()
-    assert target.load(orders(), staged, generation=1) == 1
+    assert target.load(orders(), staged, generation=1, fence=1) == 1
 
 
 @pytest.mark.parametrize(

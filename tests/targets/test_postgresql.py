@@ -18,7 +18,7 @@ from tests.targets.proxy import Break, breaking
 from tidegate.core.errors import ConnectError, IncompatibleTable, OutcomeUnknown, TargetError
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
-from tidegate.targets.contract import Target
+from tidegate.targets.contract import FENCES, LEDGER, Target
 from tidegate.targets.postgresql import PostgresTarget, declared_type
 from tidegate.testing.targets import ORDERS, Stage, TargetContract, orders, read_rows, schema_of
 
@@ -71,7 +71,7 @@ class TestContract(TargetContract):
 def snapshot(target: PostgresTarget, stage: Stage, *ids: int, run: int) -> None:
     table = orders(WriteMode.REPLACE)
     target.prepare(table, ORDERS)
-    target.load(table, [stage.segment(ORDERS, [(n, run, "x") for n in ids], run=run)], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(n, run, "x") for n in ids], run=run)], generation=1, fence=1)
 
 
 def oid(database: Server) -> object:
@@ -197,7 +197,9 @@ def test_a_table_without_a_unique_index_is_merged_into(
     database.execute("INSERT INTO orders VALUES ('theirs', 1, 1), ('older', 2, NULL)")
     table = orders(WriteMode.MERGE)
     target.prepare(table, ORDERS)
-    target.load(table, [stage.segment(ORDERS, [(1, 1, "ours"), (2, 1, "ours"), (3, 1, "new")])], generation=1)
+    target.load(
+        table, [stage.segment(ORDERS, [(1, 1, "ours"), (2, 1, "ours"), (3, 1, "new")])], generation=1, fence=1
+    )
     assert read_rows(target, "orders", ["id", "note"]) == [("1", "ours"), ("2", "ours"), ("3", "new")]
 
 
@@ -218,9 +220,9 @@ def test_columns_that_look_after_themselves_are_left_alone(
     )
     table = orders(WriteMode.MERGE)
     target.prepare(table, ORDERS)
-    target.load(table, [stage.segment(ORDERS, [(5, 1, "a")])], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(5, 1, "a")])], generation=1, fence=1)
     database.execute("UPDATE orders SET kept = 'by hand'")
-    target.load(table, [stage.segment(ORDERS, [(5, 2, "b")], run=2)], generation=1)
+    target.load(table, [stage.segment(ORDERS, [(5, 2, "b")], run=2)], generation=1, fence=1)
     expected = [("b", "1", "by hand", "10")]
     assert read_rows(target, "orders", ["note", "number", "kept", "twice"]) == expected
 
@@ -351,7 +353,7 @@ def test_a_missing_right_is_said_in_words(database: Server, target: PostgresTarg
             poor.prepare(orders(), ORDERS)
         target.prepare(orders(), ORDERS)
         with pytest.raises(TargetError, match=f"grant {role} what is missing"):
-            poor.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1)
+            poor.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1)
     finally:
         database.execute(f"DROP ROLE {role}")
 
@@ -367,10 +369,10 @@ def test_a_role_with_just_the_needed_rights_can_load(
             table = orders(mode, name=f"t_{mode}")
             target.prepare(table, ORDERS)
             database.execute(
-                f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table.name}, _tidegate_loads TO {role}"
+                f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table.name}, {LEDGER}, {FENCES} TO {role}"
             )
             writer.prepare(table, ORDERS)
-            assert writer.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1) == 1
+            assert writer.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1) == 1
     finally:
         database.execute(f"DROP OWNED BY {role}")
         database.execute(f"DROP ROLE {role}")
@@ -382,7 +384,7 @@ def test_a_character_that_postgresql_cannot_store_stops_the_load(
     target.prepare(orders(), ORDERS)
     staged = [stage.segment(ORDERS, [(1, 1, "fine")]), stage.segment(ORDERS, [(2, 2, "nul \x00 inside")])]
     with pytest.raises(TargetError, match="cannot store this character"):
-        target.load(orders(), staged, generation=1)
+        target.load(orders(), staged, generation=1, fence=1)
     assert target.count("orders") == 0
 
 
@@ -392,9 +394,9 @@ def test_a_refused_value_names_its_column_and_does_not_show_the_row(
     database.execute("CREATE TABLE orders (id bigint, at bigint NOT NULL, note text CHECK (note <> 'bad'))")
     target.prepare(orders(), ORDERS)
     with pytest.raises(TargetError, match="null value in column"):
-        target.load(orders(), [stage.segment(ORDERS, [(1, None, "a")])], generation=1)
+        target.load(orders(), [stage.segment(ORDERS, [(1, None, "a")])], generation=1, fence=1)
     with pytest.raises(TargetError, match="violates check constraint"):
-        target.load(orders(), [stage.segment(ORDERS, [(1, 1, "bad")])], generation=1)
+        target.load(orders(), [stage.segment(ORDERS, [(1, 1, "bad")])], generation=1, fence=1)
 
 
 def test_a_table_in_use_is_waited_for_only_so_long(database: Server, stage: Stage) -> None:
@@ -404,8 +406,8 @@ def test_a_table_in_use_is_waited_for_only_so_long(database: Server, stage: Stag
     with closing(database.connect()) as other, closing(other.cursor()) as cursor:
         cursor.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(TargetError, match=r"using the table for more than 0.3 s"):
-            target.load(orders(), staged, generation=1)
-    assert target.load(orders(), staged, generation=1) == 1
+            target.load(orders(), staged, generation=1, fence=1)
+    assert target.load(orders(), staged, generation=1, fence=1) == 1
 
 
 def test_a_server_that_ends_the_session_while_rows_travel_loads_nothing(
@@ -418,10 +420,10 @@ def test_a_server_that_ends_the_session_while_rows_travel_loads_nothing(
         killer = threading.Thread(target=_end_waiting_session, args=(database,))
         killer.start()
         with pytest.raises(ConnectError, match="terminating connection"):
-            target.load(orders(), staged, generation=1)
+            target.load(orders(), staged, generation=1, fence=1)
         killer.join()
     assert target.loaded(orders().stream, 1, [staged[0].segment.key]) == frozenset()
-    assert target.load(orders(), staged, generation=1) == 1
+    assert target.load(orders(), staged, generation=1, fence=1) == 1
 
 
 def _end_waiting_session(database: Server) -> None:
@@ -447,9 +449,9 @@ def test_a_lost_answer_to_the_commit_is_an_unknown_outcome_that_the_ledger_resol
     with breaking((database.host, database.port), b"COMMIT\x00", when) as proxy:
         shaky = target_in(database, port=proxy.port)
         with pytest.raises(OutcomeUnknown, match="the answer to the commit was lost"):
-            shaky.load(table, staged, generation=1)
+            shaky.load(table, staged, generation=1, fence=1)
     landed = when is Break.AFTER
-    assert target.load(table, staged, generation=1) == (0 if landed else 2)
+    assert target.load(table, staged, generation=1, fence=1) == (0 if landed else 2)
     assert target.loaded(table.stream, 1, keys) == frozenset(keys)
     assert target.count("orders") == 2
 
@@ -463,7 +465,7 @@ def test_commits_are_on_disk_before_they_are_answered(
         "how text DEFAULT current_setting('synchronous_commit'))"
     )
     target.prepare(orders(), ORDERS)
-    target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1)
+    target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1)
     assert database.execute("SELECT how FROM orders") == [("on",)]
 
 
@@ -476,7 +478,7 @@ def test_a_strict_default_isolation_does_not_hide_what_another_loader_did(
     staged = [stage.segment(ORDERS, [(n, n, "x") for n in range(100)])]
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda: results.append(target.load(orders(), staged, generation=1)))
+        threading.Thread(target=lambda: results.append(target.load(orders(), staged, generation=1, fence=1)))
         for _ in range(4)
     ]
     for thread in threads:

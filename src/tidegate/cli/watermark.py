@@ -247,7 +247,7 @@ def set_(
     job = _job(item)
     position = _position(job, timestamp, id_)
     before = _mark_position(item)
-    _by_hand(item.store).move(
+    _by_hand(item.store, [item.pipeline]).move(
         item.stream, position, cursor=job.order, reason=reason or "set with `tidegate watermark set`"
     )
     invocation.terminal.say(f"{item.stream}: mark moved from {before or 'the beginning'} to {position}")
@@ -292,7 +292,7 @@ def _position(job: TableJob, timestamp: str | None, id_: str | None) -> Position
 def _warn_of_rereading(
     invocation: Invocation, item: Chosen, before: Position | None, position: Position | None
 ) -> None:
-    back = before is not None and (position is None or position.compare(before) == -1)
+    back = before is not None and (position is None or position.precedes(before))
     if back and _is_appended(item):
         invocation.terminal.warn(
             f"{item.stream} is appended to: rows that are read again will be in the warehouse twice"
@@ -359,7 +359,7 @@ def _reset(invocation: Invocation, items: Sequence[Chosen], reason: str, *, extr
     """All tables of a store in one act: one that is held keeps the others from being reset."""
     for store in {id(item.store): item.store for item in items}.values():
         own = [item for item in items if item.store is store]
-        hand = _by_hand(store)
+        hand = _by_hand(store, [item.pipeline for item in own])
         act = hand.reset_extracted if extracted_only else hand.reset
         found = act([stream for item in own for stream in item.streams], reason=reason)
         for place in found.aside.values():
@@ -385,7 +385,8 @@ def _reset_loaded(invocation: Invocation, item: Chosen, reason: str) -> None:
     replaced = not settings.incremental and settings.full_sync_mode is WriteMode.REPLACE
     staging = open_staging(item.pipeline.staging)
     for stream in item.streams:
-        found = _by_hand(item.store).reset_loaded(stream, staging, replaced=replaced, reason=reason)
+        hand = _by_hand(item.store, [item.pipeline])
+        found = hand.reset_loaded(stream, staging, replaced=replaced, reason=reason)
         if found is None:
             invocation.terminal.say(f"{stream}: has never run, so there is nothing to load again")
             continue
@@ -418,7 +419,7 @@ def rollback(
     invocation = invocation_of(ctx)
     item = one_table(invocation, pipelines, tables)
     before = _mark_position(item)
-    moved = _by_hand(item.store).rollback(item.stream, to, reason=reason)
+    moved = _by_hand(item.store, [item.pipeline]).rollback(item.stream, to, reason=reason)
     now_at = moved.extracted.position or "the beginning"
     invocation.terminal.say(f"{item.stream}: mark moved from {before or 'the beginning'} back to {now_at}")
     _warn_of_rereading(invocation, item, before, moved.extracted.position)
@@ -547,7 +548,8 @@ def import_(
     stores = Stores()
     for name, pipeline in chosen.items():
         own = [mark for mark in marks if mark.stream.pipeline == name]
-        _by_hand(stores.of(pipeline)).restore(own, reason=reason or f"imported from {file.name}")
+        hand = _by_hand(stores.of(pipeline), [pipeline])
+        hand.restore(own, reason=reason or f"imported from {file.name}")
     invocation.terminal.say(f"{len(marks):,} marks restored from {file}")
 
 
@@ -597,9 +599,13 @@ def _mark_position(item: Chosen) -> Position | None:
     return item.stored.watermark.extracted.position if item.stored.watermark else None
 
 
-def _by_hand(store: Store) -> ByHand:
+def _by_hand(store: Store, pipelines: Sequence[Pipeline]) -> ByHand:
     from tidegate.state.process import this_process
     from tidegate.sync.clock import new_token, now
+    from tidegate.sync.library import target_of
     from tidegate.sync.marks import ByHand
 
-    return ByHand(store, this_process("tidegate watermark"), now, new_token)
+    targets = {pipeline.name: pipeline.target for pipeline in pipelines}
+    return ByHand(
+        store, lambda name: target_of(targets[name]), this_process("tidegate watermark"), now, new_token
+    )

@@ -50,11 +50,18 @@ class Position:
             return -1 if mine < theirs else 1  # type: ignore[operator]
         return (len(self.values) < len(other.values)) - (len(self.values) > len(other.values))
 
+    def precedes(self, other: Position) -> bool:
+        """Whether this is known to come before the other."""
+        return self.compare(other) == -1
+
+    def may_follow(self, low: Position | None) -> bool:
+        """Whether there can be rows behind `low`, up to here; where only the database could tell, too."""
+        return low is None or self.compare(low) not in (0, -1)
+
     def __lt__(self, other: Position) -> bool:
-        order = self.compare(other)
-        if order is None:
+        if self.compare(other) is None:
             raise TypeError("positions of text or bytes are ordered by the database alone")
-        return order == -1
+        return self.precedes(other)
 
     def __le__(self, other: Position) -> bool:
         return self == other or self < other

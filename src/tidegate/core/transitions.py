@@ -75,7 +75,7 @@ def _lower(began: Position | None, low: Position | None) -> Position | None:
     """A look-back reads rows from before the range began: they belong to it from now on."""
     if began is None or low is None:
         return None
-    return low if low.compare(began) == -1 else began
+    return low if low.precedes(began) else began
 
 
 def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
@@ -86,7 +86,7 @@ def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
 
 def begin_round(mark: Watermark, window: Window, cuts: Sequence[Position], now: datetime) -> Watermark:
     """Record how the next part of the window is cut, before any of it is read."""
-    run = _open(mark)
+    run = mark.current_run
     if run.round is not None and not run.round.finished:
         raise InvariantBroken("the last round has not finished", where=str(mark.stream))
     if window.low != run.progress:
@@ -105,14 +105,14 @@ def resume(mark: Watermark, schema: tuple[str, Any], now: datetime) -> Watermark
 
     The source's schema may have changed meanwhile; segments of either may become pending.
     """
-    run = replace(_open(mark), state=RunState.RUNNING, error=None)
+    run = replace(mark.current_run, state=RunState.RUNNING, error=None)
     schemas = tuple({**dict(mark.schemas), schema[0]: schema[1]}.items())
     return replace(mark, run=run, schemas=schemas, last_error=None, updated_at=now)
 
 
 def restart_snapshot(mark: Watermark, now: datetime) -> Watermark:
     """Give up an interrupted snapshot: what it staged belongs to no complete picture of the table."""
-    run = _open(mark)
+    run = mark.current_run
     if run.kind is not RunKind.SNAPSHOT:
         raise InvariantBroken("only a snapshot starts again", where=str(mark.stream))
     skipped = replace(run, state=RunState.SKIPPED, staged=(), round=None, finished_at=now)
@@ -121,7 +121,7 @@ def restart_snapshot(mark: Watermark, now: datetime) -> Watermark:
 
 def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Watermark:
     """Move `extracted` over the next chunks of the round, which these receipts prove done."""
-    run = _open(mark)
+    run = mark.current_run
     if run.round is None or not receipts:
         raise InvariantBroken("there is no round these receipts could belong to", where=str(mark.stream))
     expected = run.round.chunks[run.round.done : run.round.done + len(receipts)]
@@ -158,7 +158,7 @@ def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Wate
 
 def _furthest(mark: Position | None, high: Position | None) -> Position | None:
     """A look-back re-reads rows behind the mark; the mark waits until the run has passed it."""
-    if mark is not None and high is not None and high.compare(mark) == -1:
+    if mark is not None and high is not None and high.precedes(mark):
         return mark
     return high
 
@@ -168,7 +168,7 @@ def finish(mark: Watermark, now: datetime) -> Step:
 
     Only the newest complete snapshot is loaded, so an older one that is still pending gives way.
     """
-    run = _open(mark)
+    run = mark.current_run
     if run.round is None or not run.round.finished or run.progress != run.window.high:
         raise InvariantBroken(f"run {run.id} has not reached the end of its window", where=str(mark.stream))
     done = replace(run, state=RunState.SUCCEEDED, round=None, staged=(), finished_at=now, error=None)
@@ -250,7 +250,7 @@ def _reached(mark: Watermark, keys: Collection[str]) -> Position | None:
 
 def _nearest(mark: Position | None, limit: Position | None) -> Position | None:
     """`mark`, unless it lies past `limit`."""
-    return limit if mark is not None and (limit is None or mark.compare(limit) == 1) else mark
+    return limit if mark is not None and (limit is None or limit.precedes(mark)) else mark
 
 
 def cover(mark: Watermark, window: Window, now: datetime) -> Watermark:
@@ -308,7 +308,7 @@ def _straddles(segment: Segment, position: Position | None) -> bool:
     low, high = segment.window.low, segment.window.high
     if segment.snapshot or position is None or high is None:
         return False
-    return high.compare(position) == 1 and (low is None or low.compare(position) == -1)
+    return position.precedes(high) and (low is None or low.precedes(position))
 
 
 def _next_generation(mark: Watermark, now: datetime) -> int:
@@ -369,12 +369,6 @@ def _given_up(run: Run | None, now: datetime) -> Run | None:
     if run is None or not run.state.open:
         return run
     return replace(run, state=RunState.SKIPPED, round=None, staged=(), finished_at=now)
-
-
-def _open(mark: Watermark) -> Run:
-    if mark.open_run is None:
-        raise InvariantBroken("no run is under way", where=str(mark.stream))
-    return mark.open_run
 
 
 def _demand_reason(reason: str) -> None:

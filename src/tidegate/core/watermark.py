@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from tidegate.core.errors import DamagedRecord
+from tidegate.core.errors import DamagedRecord, InvariantBroken
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Segment
 from tidegate.core.shape import demand_shape
@@ -90,6 +90,11 @@ class Run:
     finished_at: datetime | None = None
     error: str | None = None
 
+    @property
+    def chunks_left(self) -> tuple[Chunk, ...]:
+        """Those of the round under way that are not proved yet."""
+        return self.round.chunks[self.round.done :] if self.round else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
@@ -147,6 +152,13 @@ class Watermark:
     @property
     def open_run(self) -> Run | None:
         return self.run if self.run is not None and self.run.state.open else None
+
+    @property
+    def current_run(self) -> Run:
+        """The open run, where there must be one."""
+        if self.open_run is None:
+            raise InvariantBroken("no run is under way", where=str(self.stream))
+        return self.open_run
 
 
 _OF_EVERY_EVENT = frozenset({"kind", "at", "run_id"})

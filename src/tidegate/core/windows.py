@@ -23,7 +23,7 @@ class Window:
     def __post_init__(self) -> None:
         if self.low is None or self.high is None:
             return
-        if self.high.compare(self.low) == -1:
+        if self.high.precedes(self.low):
             raise ValueError(f"a window cannot end at {self.high}, before it begins at {self.low}")
 
     @property

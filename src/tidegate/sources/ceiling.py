@@ -242,7 +242,7 @@ class Freezing:
         return _held(position, clock - self.settings.lag, still_open, warnings)
 
     def _at_most(self, bound: Value, seen: Position) -> Position | None:
-        return seen if Position.of(bound).compare(seen) != -1 else self.stream.largest(bound)
+        return seen if not Position.of(bound).precedes(seen) else self.stream.largest(bound)
 
     def _lagging(
         self, face: ClockFace, clock: datetime, blind: CannotSee, warnings: tuple[str, ...]
@@ -364,7 +364,7 @@ class Freezing:
     # --- answers
 
     def _is_new(self, seen: Position) -> bool:
-        return self.after is None or seen.compare(self.after) not in (0, -1)
+        return seen.may_follow(self.after)
 
     def _in_words(self, blind: CannotSee) -> str:
         seconds = self.settings.fallback_lag.total_seconds()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ import pyarrow.parquet as pq
 from tidegate.arrow import arrow_schema
 from tidegate.config.settings import Compression
 from tidegate.core import errors
+from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import StagingError, TidegateError
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Receipt, Segment
@@ -71,8 +71,8 @@ class Extraction:
     overlaps: bool = False
     snapshot: bool = False
     """A chunk of a snapshot is staged even without rows: an empty table has something to say."""
-    deadline: float | None = None
-    """Seconds since the epoch after which no further chunk is begun."""
+    deadline: Deadline = NEVER
+    """After it no further chunk is begun."""
 
 
 def extract(
@@ -105,7 +105,7 @@ def _task(
 
 def _answers(work: Extraction, chunks: list[ChunkRead]) -> Iterator[pa.RecordBatch]:
     for chunk in chunks:
-        if work.deadline is not None and time.time() >= work.deadline:
+        if work.deadline.passed(datetime.now(UTC)):
             return
         try:
             receipt = stage(work, chunk, attempt=secrets.token_hex(4))

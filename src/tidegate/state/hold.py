@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 
-from tidegate.core.errors import Conflict, ConnectError, LeaseLost, OutcomeUnknown, TidegateError
+from tidegate.core.errors import (
+    Conflict,
+    ConnectError,
+    InvariantBroken,
+    LeaseLost,
+    OutcomeUnknown,
+    TidegateError,
+)
 from tidegate.core.leases import Holder, Lease
 from tidegate.core.watermark import Event, StreamId, Watermark, to_json
 from tidegate.state.contract import Store, Stored
@@ -71,6 +78,13 @@ class HeldStream:
     @property
     def watermark(self) -> Watermark | None:
         """The committed state; None as long as nothing was ever committed."""
+        return self._watermark
+
+    @property
+    def mark(self) -> Watermark:
+        """The committed state, where there must be one by now."""
+        if self._watermark is None:
+            raise InvariantBroken("nothing was ever committed", where=str(self.stream))
         return self._watermark
 
     @property

@@ -36,7 +36,13 @@ def grant(
             f"{stored.stream} is held by {held.holder} until {held.expires_at:%Y-%m-%d %H:%M:%S %Z}",
             hint="let it finish, and run this again",
         )
-    return Lease(holder=holder, fence=fence + 1, nonce=nonce, acquired_at=now, expires_at=now + ttl)
+    number = next_fence(fence, now)
+    return Lease(holder=holder, fence=number, nonce=nonce, acquired_at=now, expires_at=now + ttl)
+
+
+def next_fence(fence: int, now: datetime) -> int:
+    """Follows the clock, like run numbers: targets remember fences, and a store can be lost or restored."""
+    return max(fence + 1, int(now.timestamp() * 1000))
 
 
 def demand_lease(stored: Stored, lease: Lease) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.core import transitions
-from tidegate.core.errors import Interrupted, SourceError, StagingError, TidegateError
+from tidegate.core.deadlines import Deadline
+from tidegate.core.errors import SourceError, StagingError, TidegateError
 from tidegate.core.receipts import Receipt
-from tidegate.core.watermark import Run, RunKind, Watermark
+from tidegate.core.watermark import Run, RunKind
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extraction, extract, receipts
@@ -35,11 +35,11 @@ class Extractor:
     session: LazySession
     progress: Progress
     clock: Callable[[], datetime]
-    deadline: float | None
+    deadline: Deadline
 
     def round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
         """Stage the chunks of the current round that have no receipt yet, committing as they finish."""
-        run = _run(held.watermark)
+        run = held.mark.current_run
         ledger = _Receipts(run, self.staging, self.paths(job, run))
         ledger.collect()
         self._commit(held, ledger, job)
@@ -62,7 +62,7 @@ class Extractor:
         snapshot: str | None,
     ) -> None:
         """Run the Spark job in a thread of its own and commit what it proves in the meantime."""
-        run = _run(held.watermark)
+        run = held.mark.current_run
         work = self._extraction(job, run)
         chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
         session = self.session.get()
@@ -86,20 +86,14 @@ class Extractor:
         proved = ledger.take_contiguous()
         if not proved:
             return
-        held.commit(transitions.advance(_mark(held), proved, self.clock()))
+        held.commit(transitions.advance(held.mark, proved, self.clock()))
         for receipt in proved:
             self.progress.staged(job.stream, receipt)
 
     def _demand_complete(self, held: HeldStream, job: TableJob) -> None:
-        run = _run(held.watermark)
-        if run.round is not None and run.round.finished:
+        if not held.mark.current_run.chunks_left:
             return
-        if self.deadline is not None and time.time() >= self.deadline:
-            raise Interrupted(
-                "the time allowed was used up; the run stopped between two chunks",
-                where=str(job.stream),
-                hint="run it again to go on, or raise timeout_minutes",
-            )
+        self.deadline.demand(self.clock(), where=str(job.stream), stopped="between two chunks")
         raise StagingError("some chunks left no receipt", where=str(job.stream), hint="run it again")
 
     def _extraction(self, job: TableJob, run: Run) -> Extraction:
@@ -195,18 +189,6 @@ def _in_background(work: Callable[[], list[Receipt]], name: str) -> Future[list[
 
     threading.Thread(target=body, name=f"extract {name}", daemon=True).start()
     return answer
-
-
-def _run(mark: Watermark | None) -> Run:
-    if mark is None or mark.open_run is None:
-        raise SourceError("no run is under way")
-    return mark.open_run
-
-
-def _mark(held: HeldStream) -> Watermark:
-    if held.watermark is None:
-        raise SourceError("the stream has no state yet", where=str(held.stream))
-    return held.watermark
 
 
 def _in_words(error: BaseException, job: TableJob) -> BaseException:

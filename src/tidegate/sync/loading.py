@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby
 
 from tidegate.core import transitions
+from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import OutcomeUnknown, StagingError, TargetError
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
@@ -32,6 +33,7 @@ class Loader:
     """Called when there is something to load."""
     progress: Progress
     clock: Callable[[], datetime]
+    deadline: Deadline = NEVER
 
     def load(self, held: HeldStream, table: TargetTable) -> None:
         """Load everything that is pending and commit `loaded`."""
@@ -44,10 +46,11 @@ class Loader:
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
             target.prepare(table, schemas[fingerprint])
         for group in _groups(mark.pending):
+            self.deadline.demand(self.clock(), where=str(mark.stream), stopped="between two loads")
             staged = [self._staged(segment, schemas) for segment in group]
             held.check()
-            _load_once(target, table, staged, mark)
-            moved, events = transitions.loaded(_current(held), {s.key for s in group}, self.clock())
+            _load_once(target, table, staged, generation=mark.generation, fence=held.lease.fence)
+            moved, events = transitions.loaded(held.mark, {s.key for s in group}, self.clock())
             held.commit(moved, events)
             self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
 
@@ -81,15 +84,18 @@ def _demand_table(target: Target, table: TargetTable, mark: Watermark) -> None:
     )
 
 
-def _load_once(target: Target, table: TargetTable, staged: list[StagedSegment], mark: Watermark) -> None:
+def _load_once(
+    target: Target, table: TargetTable, staged: list[StagedSegment], *, generation: int, fence: int
+) -> None:
     """Load a group. If the answer to the commit was lost, the ledger says what happened."""
     skip = table.mode is WriteMode.APPEND and staged[0].segment.overlaps
+    load = partial(target.load, table, staged, generation=generation, fence=fence, skip_existing=skip)
     try:
-        target.load(table, staged, generation=mark.generation, skip_existing=skip)
+        load()
     except OutcomeUnknown:
         keys = [item.segment.key for item in staged]
-        if target.loaded(mark.stream, mark.generation, keys) != frozenset(keys):
-            target.load(table, staged, generation=mark.generation, skip_existing=skip)
+        if target.loaded(table.stream, generation, keys) != frozenset(keys):
+            load()
 
 
 def _groups(pending: tuple[Segment, ...]) -> Iterator[list[Segment]]:
@@ -106,9 +112,3 @@ def _groups(pending: tuple[Segment, ...]) -> Iterator[list[Segment]]:
                 group = []
         if group:
             yield group
-
-
-def _current(held: HeldStream) -> Watermark:
-    if held.watermark is None:
-        raise StagingError("the stream has no state", where=str(held.stream))
-    return held.watermark

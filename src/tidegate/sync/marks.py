@@ -3,12 +3,15 @@
 Every change goes through the same transitions as a sync's, under the stream's lease: it is in the history
 with its reason, and refused while a run holds the stream. What belongs to one act is held together first and
 written afterwards, so that a stream that is held keeps the whole act from happening.
+
+A run that stood still until its lease ended may wake up in the middle of a load. So before pending segments
+are given up, the target is told to let no older lease load any more, and asked what it has of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -28,6 +31,7 @@ from tidegate.sync.streams import NULL_CURSORS, RANGES, beside
 
 if TYPE_CHECKING:
     from tidegate.staging.contract import Staging
+    from tidegate.targets.contract import Target
 
 BACKUP_FORMAT = 1
 
@@ -53,6 +57,8 @@ class ByHand:
     """What a person needs to change marks: the store, a name for the history, the clock and fresh nonces."""
 
     store: Store
+    open_target: Callable[[str], Target]
+    """Opens a pipeline's target; called when there are pending segments."""
     holder: Holder
     clock: Callable[[], datetime]
     token: Callable[[], str]
@@ -63,7 +69,8 @@ class ByHand:
         """Set `extracted`. A stream that has never run begins behind the position."""
         with self._held(stream) as held:
             now = self.clock()
-            mark = held.watermark or transitions.new(stream, cursor, now)
+            settled, past = self._settled(held)
+            mark = settled or transitions.new(stream, cursor, now)
             if mark.cursor != cursor and mark.extracted.position is not None:
                 raise UsageError(
                     "the mark was made with another cursor than the pipeline now names",
@@ -71,7 +78,7 @@ class ByHand:
                     hint="begin again with `tidegate watermark reset`, then set the mark",
                 )
             moved, events = transitions.move(replace(mark, cursor=cursor), position, reason=reason, now=now)
-            held.commit(moved, events)
+            held.commit(moved, past + events)
             return moved
 
     def reset(self, streams: Sequence[StreamId], *, reason: str) -> Forgotten:
@@ -84,14 +91,12 @@ class ByHand:
             }
         )
         with self._all_held(streams) as all_held:
-            done = tuple(held.stream for held in all_held if self._reset(held, reason))
-        return Forgotten(done, aside)
-
-    def _reset(self, held: HeldStream, reason: str) -> bool:
-        if held.watermark is None:
-            return False
-        held.commit(*transitions.reset(held.watermark, reason=reason, now=self.clock()))
-        return True
+            found = [(held, *self._settled(held)) for held in all_held]
+            known = [(held, mark, past) for held, mark, past in found if mark is not None]
+            for held, mark, past in known:
+                fresh, events = transitions.reset(mark, reason=reason, now=self.clock())
+                held.commit(fresh, past + events)
+        return Forgotten(tuple(held.stream for held, _, _ in known), aside)
 
     def reset_extracted(self, streams: Sequence[StreamId], *, reason: str) -> Forgotten:
         """Read the source again from the start; what is pending still loads."""
@@ -109,28 +114,29 @@ class ByHand:
         `replaced`: each load takes the place of the whole table, so only the last one counts.
         """
         with self._held(stream) as held:
-            mark = held.watermark
+            mark, past = self._settled(held)
             if mark is None:
                 return None
-            events = self.store.history(stream)
-            past = loaded_segments(events)
+            events = [*self.store.history(stream), *past]
+            before = loaded_segments(events)
             if replaced:
-                past = _last_run(past, mark)
-            reload = _still_there(past, staging)
-            reopened, events_now = transitions.reset_loaded(
+                before = _last_run(before, mark)
+            reload = _still_there(before, staging)
+            reopened, now = transitions.reset_loaded(
                 mark, reload.again, _schemas(events), reason=reason, now=self.clock()
             )
-            held.commit(reopened, events_now)
+            held.commit(reopened, past + now)
             return reload
 
     def rollback(self, stream: StreamId, to: str, *, reason: str) -> Watermark:
         """Put the mark back to where it was after a run, or at a time."""
         with self._held(stream) as held:
-            if held.watermark is None:
+            mark, past = self._settled(held)
+            if mark is None:
                 raise UsageError("the table has never run", where=str(stream))
             position = position_at(self.store.history(stream), to, str(stream))
-            moved, events = transitions.move(held.watermark, position, reason=reason, now=self.clock())
-            held.commit(moved, events)
+            moved, events = transitions.move(mark, position, reason=reason, now=self.clock())
+            held.commit(moved, past + events)
             return moved
 
     def restore(self, marks: Sequence[Watermark], *, reason: str) -> None:
@@ -138,12 +144,23 @@ class ByHand:
         self._set_damaged_aside([mark.stream for mark in marks])
         saved = {mark.stream: mark for mark in marks}
         with self._all_held(list(saved)) as all_held:
-            for held in all_held:
-                now, before = self.clock(), held.watermark
-                mark = saved[held.stream]
+            found = [(held, *self._settled(held)) for held in all_held]
+            for held, before, past in found:
+                now, mark = self.clock(), saved[held.stream]
                 runs = max(mark.runs, before.runs if before else 0)
                 restored = replace(mark, runs=runs, manual=reason, updated_at=now)
-                held.commit(restored, [_restored(before, restored, reason, now)])
+                held.commit(restored, [*past, _restored(before, restored, reason, now)])
+
+    def _settled(self, held: HeldStream) -> tuple[Watermark | None, tuple[Event, ...]]:
+        """The mark once it is certain which pending segments the target holds, and what that adds to the
+        history: no older lease can load any of them from now on."""
+        mark = held.watermark
+        if mark is None or not mark.pending:
+            return mark, ()
+        with closing(self.open_target(mark.stream.pipeline)) as target:
+            target.fence_off(mark.stream, held.lease.fence)
+            known = target.loaded(mark.stream, mark.generation, [segment.key for segment in mark.pending])
+        return transitions.loaded(mark, known, self.clock()) if known else (mark, ())
 
     def _set_damaged_aside(self, streams: Iterable[StreamId]) -> dict[StreamId, str]:
         aside = {}

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidegate.config.project import Pipeline
 from tidegate.config.settings import TableOrder, TableSettings
 from tidegate.core import transitions
+from tidegate.core.deadlines import Deadline
 from tidegate.core.errors import (
     ConfigError,
     Conflict,
-    Interrupted,
     InvariantBroken,
     LeaseHeld,
     LeaseLost,
@@ -79,7 +79,7 @@ def sync_pipeline(
     """Sync the requested tables; one that fails does not keep the others from finishing."""
     started = clock()
     tables = tables_of(pipeline, request, parts)
-    work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline))
+    work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline, started))
     if pipeline.processing.strategy is TableOrder.PARALLEL and len(tables) > 1:
         with ThreadPoolExecutor(pipeline.processing.max_parallel_tables, "table") as pool:
             results = list(pool.map(work.table, tables))
@@ -105,9 +105,9 @@ def tables_of(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
     return pipeline.expand(parts.source().tables(), request.tables)
 
 
-def _deadline(pipeline: Pipeline) -> float | None:
+def _deadline(pipeline: Pipeline, started: datetime) -> Deadline:
     minutes = pipeline.processing.timeout_minutes
-    return time.time() + minutes * 60 if minutes else None
+    return Deadline(started + timedelta(minutes=minutes) if minutes else None)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class _Work:
     progress: Progress
     clock: Callable[[], datetime]
     token: Callable[[], str]
-    deadline: float | None
+    deadline: Deadline
 
     def table(self, table: str) -> TableResult:
         """One table, retried where trying again may help. Errors become part of the result."""
@@ -142,10 +142,7 @@ class _Work:
         return result
 
     def _retried(self, table: str, stream: StreamId, count: _Count) -> Passage:
-        if self.deadline is not None and time.time() >= self.deadline:
-            raise Interrupted(
-                "the time allowed was used up before this table", where=str(stream), hint="run it again"
-            )
+        self.deadline.demand(self.clock(), where=str(stream), stopped="before this table")
         settings = self.pipeline.settings_for(table)
         attempt = 0
         while True:
@@ -224,7 +221,7 @@ class _Work:
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)
 
     def _loader(self, count: _Count) -> Loader:
-        return Loader(self.parts.staging, self.parts.target, count, self.clock)
+        return Loader(self.parts.staging, self.parts.target, count, self.clock, self.deadline)
 
     def _run_id(self) -> str:
         return f"{self.clock():%Y%m%dT%H%M%S}-{self.token()}"

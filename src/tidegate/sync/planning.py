@@ -67,10 +67,7 @@ def next_window(
 
 
 def _after(position: Position | None, low: Position | None) -> bool:
-    """Where only the database could compare, the window is read: at worst it is empty."""
-    if position is None:
-        return False
-    return low is None or position.compare(low) not in (0, -1)
+    return position is not None and position.may_follow(low)
 
 
 def _settled(mark: Watermark | None, job: TableJob, now: datetime) -> bool:

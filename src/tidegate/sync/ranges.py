@@ -57,7 +57,7 @@ def plan_range(
     wanted = _window(job, low, high)
     ceiling = source.freeze(job.relation, job.settings.cursor, job.settings.ceiling)
     end = _end(job, wanted, ceiling)
-    if end is None or (wanted.low is not None and end.compare(wanted.low) == -1):
+    if end is None or (wanted.low is not None and end.precedes(wanted.low)):
         return RangePlan(wanted, (), ceiling)
     return RangePlan(wanted, tuple(_uncovered(job, Window(wanted.low, end), side, main)), ceiling)
 
@@ -72,7 +72,7 @@ def _end(job: TableJob, wanted: Window, ceiling: Ceiling) -> Position | None:
         return None
     timed = job.settings.cursor.timestamp is not None
     highest = Position(ceiling.position.values[:1]) if timed else ceiling.position
-    return highest if wanted.high is None or highest.compare(wanted.high) == -1 else wanted.high
+    return highest if wanted.high is None or highest.precedes(wanted.high) else wanted.high
 
 
 def sync_range(

@@ -110,23 +110,21 @@ class TableSync:
         """Take the open run to the end of its window, round by round."""
         whole = job.kind is RunKind.SNAPSHOT
         with self.source.snapshot() if whole else nullcontext(None) as snapshot:
-            while not _done(_run(_mark(held))):
+            while not _done(held.mark.current_run):
                 self._round(held, job, snapshot)
                 if not whole:
                     self.load(held, job)
-        finished, events = transitions.finish(_mark(held), self.clock())
+        finished, events = transitions.finish(held.mark, self.clock())
         held.commit(finished, events)
         self.load(held, job)
         self._forget_receipts(job, finished.run)
 
     def _round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
-        run = _run(_mark(held))
+        run = held.mark.current_run
         if run.round is None or run.round.finished:
             cut = cut_round(self.source, job, Window(run.progress, run.window.high))
-            held.commit(transitions.begin_round(_mark(held), cut.window, cut.cuts, self.clock()))
-        part = _run(_mark(held)).round
-        assert part is not None
-        self.progress.planned(job.stream, len(part.chunks) - part.done, job.settings.batch_size)
+            held.commit(transitions.begin_round(held.mark, cut.window, cut.cuts, self.clock()))
+        self.progress.planned(job.stream, len(held.mark.current_run.chunks_left), job.settings.batch_size)
         self.extractor.round(held, job, snapshot)
 
     def load(self, held: HeldStream, job: TableJob) -> None:
@@ -150,13 +148,3 @@ def _done(run: Run) -> bool:
 
 def _schema(job: TableJob) -> tuple[str, dict[str, object]]:
     return job.schema.fingerprint, job.schema.to_json()
-
-
-def _run(mark: Watermark) -> Run:
-    assert mark.open_run is not None
-    return mark.open_run
-
-
-def _mark(held: HeldStream) -> Watermark:
-    assert held.watermark is not None
-    return held.watermark

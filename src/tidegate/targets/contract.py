@@ -15,6 +15,8 @@ from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
 
 LEDGER = "_tidegate_loads"
+FENCES = "_tidegate_fences"
+"""Beside the ledger: streams whose marks were moved by hand, and the lease under which that happened."""
 RUN_COLUMN = "_tidegate_run"
 """Merged tables carry the number of the run that brought each row: of two versions with the same cursor,
 the later run's is the newer."""
@@ -64,18 +66,26 @@ class Target(Protocol):
         segments: Sequence[StagedSegment],
         *,
         generation: int,
+        fence: int,
         skip_existing: bool = False,
-        run: int | None = None,
     ) -> int:
         """Load those of the segments that the ledger does not hold; return how many rows went in.
 
         The table has been prepared for the schema of every segment. `append` adds rows (with
         `skip_existing`, only those whose key is not there); `merge` keeps the newest version of each key
         by (cursor, run number), whatever the order of segments; `replace` takes the segments as the whole
-        table, built beside and swapped in, unless the ledger already knows a newer run. A snapshot without
-        rows has no segments: `replace` then needs its `run` number, and empties the table.
+        table, built beside and swapped in, unless the ledger already knows a newer run.
 
-        Raises `OutcomeUnknown` if the answer to the commit was lost.
+        `fence` is that of the lease the load happens under. Raises `LeaseLost` if the stream was fenced off
+        above it, `OutcomeUnknown` if the answer to the commit was lost.
+        """
+        ...
+
+    def fence_off(self, stream: StreamId, fence: int) -> None:
+        """From now on refuse every load of the stream under a smaller fencing number.
+
+        Waits for a load that is under way: once this returns, the ledger tells all that older leases have
+        loaded or ever will.
         """
         ...
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidegate.core.errors import LeaseLost
 from tidegate.core.watermark import StreamId
 
 
@@ -20,15 +21,46 @@ class Queries(Protocol):
 @dataclass(frozen=True, slots=True)
 class Ledger:
     relation: str
+    fences: str
     session: Queries
 
     def create(self) -> None:
+        self.session.change(
+            f'CREATE TABLE {self.fences} ("pipeline" text NOT NULL, "stream" text NOT NULL, '
+            '"fence" bigint NOT NULL, PRIMARY KEY ("pipeline", "stream"))'
+        )
         self.session.change(
             f'CREATE TABLE {self.relation} ("pipeline" text NOT NULL, "stream" text NOT NULL, '
             '"generation" bigint NOT NULL, "segment" text NOT NULL, "run" bigint NOT NULL, '
             '"rows" bigint NOT NULL, "loaded_at" timestamptz NOT NULL, '
             'PRIMARY KEY ("pipeline", "stream", "generation", "segment"))'
         )
+
+    def demand_not_fenced(self, stream: StreamId, fence: int) -> None:
+        """Raise `LeaseLost` if the stream's marks were moved by hand under a later lease than this."""
+        if fence < self._fence(stream):
+            raise LeaseLost(
+                "the mark was moved by hand while this run stood still; nothing was loaded",
+                where=str(stream),
+                hint="run it again",
+            )
+
+    def fence_off(self, stream: StreamId, fence: int) -> None:
+        """Let no lease with a smaller number load any more."""
+        if fence <= self._fence(stream):
+            return
+        names = [stream.pipeline, stream.name]
+        self.session.change(f'DELETE FROM {self.fences} WHERE "pipeline" = $1 AND "stream" = $2', names)
+        self.session.change(
+            f'INSERT INTO {self.fences} ("pipeline", "stream", "fence") VALUES ($1, $2, $3)', [*names, fence]
+        )
+
+    def _fence(self, stream: StreamId) -> int:
+        [(fence,)] = self.session.rows(
+            f'SELECT COALESCE(max("fence"), 0) FROM {self.fences} WHERE "pipeline" = $1 AND "stream" = $2',
+            [stream.pipeline, stream.name],
+        )
+        return int(fence)
 
     def held(self, stream: StreamId, generation: int, keys: Sequence[str]) -> frozenset[str]:
         rows = self.session.rows(

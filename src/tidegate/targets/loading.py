@@ -56,9 +56,9 @@ class Load:
         self._record(fresh)
         return rows
 
-    def replace(self, segments: Sequence[StagedSegment], run: int | None) -> int:
+    def replace(self, segments: Sequence[StagedSegment]) -> int:
         """The newest run's segments become the whole table; what is older has been superseded."""
-        latest = max((item.segment.run for item in segments), default=run or 0)
+        latest = max(item.segment.run for item in segments)
         whole = [item for item in segments if item.segment.run == latest]
         fresh = self._fresh(segments)
         if self.ledger.knows_newer(self.table.stream, self.generation, latest):
@@ -66,7 +66,7 @@ class Load:
             return 0
         self._supersede([item for item in fresh if item.segment.run != latest])
         unknown = [item for item in fresh if item.segment.run == latest]
-        if not unknown and not self._is_new_and_empty(segments, latest):
+        if not unknown:
             return 0
         run_column = _run_column(self._columns(whole))
         rows = self.session.replace(
@@ -84,14 +84,6 @@ class Load:
         keys = [item.segment.key for item in segments]
         held = self.ledger.held(self.table.stream, self.generation, keys) if keys else frozenset()
         return [item for item in segments if item.segment.key not in held]
-
-    def _is_new_and_empty(self, segments: Sequence[StagedSegment], run: int) -> bool:
-        """Whether this is a snapshot without rows that the ledger does not hold; now it does."""
-        mark = f"run {run}: no rows"
-        if segments or self.ledger.held(self.table.stream, self.generation, [mark]):
-            return False
-        self.ledger.record(self.table.stream, self.generation, mark, run, 0)
-        return True
 
     def _columns(self, segments: Sequence[StagedSegment]) -> tuple[TargetColumn, ...]:
         """The table's columns, once it is sure that the segments' rows fit into them."""

@@ -13,7 +13,7 @@ from tidegate.core.errors import IncompatibleTable, TargetError
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
-from tidegate.targets.contract import LEDGER, StagedSegment, TargetTable
+from tidegate.targets.contract import FENCES, LEDGER, StagedSegment, TargetTable
 from tidegate.targets.ddl import TableName, TablePlan, plan_table, unwidened
 from tidegate.targets.ledger import Ledger
 from tidegate.targets.loading import Load
@@ -36,16 +36,13 @@ class SqlTarget:
         return ", ".join([*steps, f"then {deed}"]) if steps else f"{deed} {preposition} {table.name}"
 
     def prepare(self, table: TargetTable, schema: Schema) -> None:
-        name, ledger = self._name(table.name), TableName(self.schema, LEDGER)
+        name = self._name(table.name)
         with self.database.reading() as session:
             plan = plan_table(table, schema, session.columns(name), self.database.dialect)
-            if plan.ready and session.columns(ledger):
+            if plan.ready and self._known_ledger(session):
                 return
         with self.database.writing() as session:
-            session.lock(f"prepare {self.schema}")
-            if not session.columns(ledger):
-                session.create_schema(self.schema)
-                Ledger(session.relation(ledger), session).create()
+            self._ensured_ledger(session)
             session.lock(f"table {name}")
             plan = plan_table(table, schema, session.columns(name), self.database.dialect)
             self._change_table(session, table, plan)
@@ -56,17 +53,18 @@ class SqlTarget:
         segments: Sequence[StagedSegment],
         *,
         generation: int,
+        fence: int,
         skip_existing: bool = False,
-        run: int | None = None,
     ) -> int:
-        if not segments and (table.mode is not WriteMode.REPLACE or run is None):
+        if not segments:
             return 0
         once = list({item.segment.key: item for item in segments}.values())
         name = self._name(table.name)
         with self.database.writing() as session:
             session.lock(f"stream {table.stream}")
             session.lock(f"table {name}")
-            ledger = Ledger(session.relation(TableName(self.schema, LEDGER)), session)
+            ledger = self._ledger(session)
+            ledger.demand_not_fenced(table.stream, fence)
             load = Load(session, self.database.dialect, ledger, table, name, generation)
             match table.mode:
                 case WriteMode.APPEND:
@@ -74,16 +72,22 @@ class SqlTarget:
                 case WriteMode.MERGE:
                     return load.merge(once)
                 case WriteMode.REPLACE:
-                    return load.replace(once, run)
+                    return load.replace(once)
+
+    def fence_off(self, stream: StreamId, fence: int) -> None:
+        with self.database.writing() as session:
+            ledger = self._known_ledger(session) or self._ensured_ledger(session)
+            session.lock(f"stream {stream}")
+            ledger.fence_off(stream, fence)
 
     def loaded(self, stream: StreamId, generation: int, keys: Sequence[str]) -> frozenset[str]:
         with self.database.reading() as session:
-            ledger = self._ledger(session)
+            ledger = self._known_ledger(session)
             return ledger.held(stream, generation, keys) if ledger else frozenset()
 
     def last_run(self, stream: StreamId) -> int:
         with self.database.reading() as session:
-            ledger = self._ledger(session)
+            ledger = self._known_ledger(session)
             return ledger.last_run(stream) if ledger else 0
 
     def exists(self, name: str) -> bool:
@@ -120,9 +124,21 @@ class SqlTarget:
                 raise
             raise unwidened(table, plan, dialect, error.message) from error
 
-    def _ledger(self, session: Session) -> Ledger | None:
-        name = TableName(self.schema, LEDGER)
-        return Ledger(session.relation(name), session) if session.columns(name) else None
+    def _ledger(self, session: Session) -> Ledger:
+        loads, fences = (session.relation(TableName(self.schema, name)) for name in (LEDGER, FENCES))
+        return Ledger(loads, fences, session)
+
+    def _known_ledger(self, session: Session) -> Ledger | None:
+        return self._ledger(session) if session.columns(TableName(self.schema, LEDGER)) else None
+
+    def _ensured_ledger(self, session: Session) -> Ledger:
+        session.lock(f"prepare {self.schema}")
+        ledger = self._known_ledger(session)
+        if ledger is None:
+            session.create_schema(self.schema)
+            ledger = self._ledger(session)
+            ledger.create()
+        return ledger
 
 
 def _deed(table: TargetTable) -> tuple[str, str]:

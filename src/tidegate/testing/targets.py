@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidegate.arrow import arrow_schema
-from tidegate.core.errors import IncompatibleTable, StagingError, TargetError
+from tidegate.core.errors import IncompatibleTable, LeaseLost, StagingError, TargetError
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
@@ -124,6 +124,9 @@ def schema_of(*key: str, **columns: DataType | Kind) -> Schema:
 
 ORDERS = schema_of("id", id=Kind.INT64, at=Kind.INT64, note=Kind.TEXT)
 """A small table with a key and a cursor."""
+
+
+STREAM = StreamId("shop", "orders")
 
 
 def orders(mode: WriteMode = WriteMode.APPEND, name: str = "orders", **changes: Any) -> TargetTable:
@@ -390,15 +393,15 @@ class TargetContract:
     def test_a_table_in_another_schema_is_created_with_it(self, target: Target, stage: Stage) -> None:
         table = orders(name="elsewhere.orders")
         target.prepare(table, ORDERS)
-        target.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1)
+        target.load(table, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1)
         assert target.count("elsewhere.orders") == 1
 
     def test_new_columns_are_added(self, target: Target, stage: Stage) -> None:
         wider = Schema((*ORDERS.columns, Column("total", DataType(Kind.DECIMAL, 12, 2))), ("id",))
         target.prepare(orders(), ORDERS)
-        target.load(orders(), [stage.segment(ORDERS, [(1, 1, "old")])], generation=1)
+        target.load(orders(), [stage.segment(ORDERS, [(1, 1, "old")])], generation=1, fence=1)
         target.prepare(orders(), wider)
-        target.load(orders(), [stage.segment(wider, [(2, 2, "new", Decimal("1.50"))])], generation=1)
+        target.load(orders(), [stage.segment(wider, [(2, 2, "new", Decimal("1.50"))])], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [("1", "1", "old", None), ("2", "2", "new", "1.50")]
 
     def test_segments_of_an_older_schema_still_load(self, target: Target, stage: Stage) -> None:
@@ -410,7 +413,7 @@ class TargetContract:
                 stage.segment(ORDERS, [(1, 1, "old")]),
                 stage.segment(wider, [(2, 2, "new", "x")]),
             ]
-            assert target.load(table, segments, generation=1) == 2
+            assert target.load(table, segments, generation=1, fence=1) == 2
             assert self.read_rows(target, table.name) == [("1", "1", "old", None), ("2", "2", "new", "x")]
 
     def test_columns_are_matched_by_name_not_by_order(self, target: Target, stage: Stage) -> None:
@@ -419,7 +422,7 @@ class TargetContract:
             table = orders(mode, name=f"t_{mode}")
             target.prepare(table, ORDERS)
             target.prepare(table, turned)
-            target.load(table, [stage.segment(turned, [("a", 2, 1)])], generation=1)
+            target.load(table, [stage.segment(turned, [("a", 2, 1)])], generation=1, fence=1)
             assert self.read_rows(target, table.name, ["id", "at", "note"]) == [("1", "2", "a")]
 
     def test_columns_that_the_rows_no_longer_have_stay_and_become_empty(
@@ -428,9 +431,11 @@ class TargetContract:
         wider = Schema((*ORDERS.columns, Column("gone", DataType(Kind.TEXT))), ("id",))
         table = orders(WriteMode.MERGE)
         target.prepare(table, wider)
-        target.load(table, [stage.segment(wider, [(1, 1, "a", "x"), (2, 1, "b", "y")])], generation=1)
+        target.load(
+            table, [stage.segment(wider, [(1, 1, "a", "x"), (2, 1, "b", "y")])], generation=1, fence=1
+        )
         target.prepare(table, ORDERS)
-        target.load(table, [stage.segment(ORDERS, [(1, 2, "a2"), (3, 2, "c")], run=2)], generation=1)
+        target.load(table, [stage.segment(ORDERS, [(1, 2, "a2"), (3, 2, "c")], run=2)], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [
             ("1", "2", "a2", None),
             ("2", "1", "b", "y"),
@@ -444,17 +449,17 @@ class TargetContract:
         before, after, value, text = widening
         narrow, wide = schema_of(id=Kind.INT64, v=before), schema_of(id=Kind.INT64, v=after)
         target.prepare(orders(), narrow)
-        target.load(orders(), [stage.segment(narrow, [(1, None)])], generation=1)
+        target.load(orders(), [stage.segment(narrow, [(1, None)])], generation=1, fence=1)
         assert "widen v of orders" in target.action(orders(), wide)
         target.prepare(orders(), wide)
-        target.load(orders(), [stage.segment(wide, [(2, value)])], generation=1)
+        target.load(orders(), [stage.segment(wide, [(2, value)])], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [("1", None), ("2", text)]
 
     def test_narrower_rows_need_no_change(self, target: Target, stage: Stage) -> None:
         target.prepare(orders(), schema_of(id=Kind.INT64, v=Kind.FLOAT64))
         narrow = schema_of(id=Kind.INT32, v=Kind.FLOAT32)
         assert target.action(orders(), narrow) == "append to orders"
-        target.load(orders(), [stage.segment(narrow, [(1, 0.5), (2, 0.1)])], generation=1)
+        target.load(orders(), [stage.segment(narrow, [(1, 0.5), (2, 0.1)])], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [("1", "0.5"), ("2", "0.10000000149011612")]
 
     def test_an_incompatible_table_is_refused_and_left_alone(self, target: Target) -> None:
@@ -472,7 +477,7 @@ class TargetContract:
         target.prepare(orders(), ORDERS)
         wider = Schema((*ORDERS.columns, Column("more", DataType(Kind.TEXT))))
         with pytest.raises(IncompatibleTable, match="add column more"):
-            target.load(orders(), [stage.segment(wider, [(1, 1, "a", "b")])], generation=1)
+            target.load(orders(), [stage.segment(wider, [(1, 1, "a", "b")])], generation=1, fence=1)
         assert target.count("orders") == 0
 
     def test_a_dry_run_says_what_would_happen_and_does_nothing(self, target: Target) -> None:
@@ -496,7 +501,7 @@ class TargetContract:
             table = TargetTable(name, stream, mode, ("id", ODD_NAMES[0]), (ODD_NAMES[2], ODD_NAMES[3]))
             target.prepare(table, schema)
             for run in (1, 2):
-                target.load(table, [stage.segment(schema, [row], run=run)], generation=1)
+                target.load(table, [stage.segment(schema, [row], run=run)], generation=1, fence=1)
             expected = tuple(str(value) for value in row)
             assert self.read_rows(target, name) == [expected] * (2 if mode is WriteMode.APPEND else 1)
             assert target.last_run(stream) == 2
@@ -510,7 +515,7 @@ class TargetContract:
         for mode in WriteMode:
             table = TargetTable(f"wide_{mode}", StreamId("shop", f"wide_{mode}"), mode, ("id",))
             target.prepare(table, schema)
-            assert target.load(table, [stage.segment(schema, rows)], generation=1) == 20
+            assert target.load(table, [stage.segment(schema, rows)], generation=1, fence=1) == 20
             assert target.count(table.name) == 20
 
     # --- values
@@ -526,7 +531,7 @@ class TargetContract:
             for place in ("file", "remote")
         )
         target.prepare(orders(), schema)
-        target.load(orders(), [file, remote(distant)], generation=1)
+        target.load(orders(), [file, remote(distant)], generation=1, fence=1)
         texts = [None if text is None else self.renderings.get(text, text) for _, text in values]
         expected = {(place, str(n), text) for place in ("file", "remote") for n, text in enumerate(texts)}
         assert set(self.read_rows(target, "orders")) == expected
@@ -535,7 +540,7 @@ class TargetContract:
         schema = schema_of(v=Kind.TEXT)
         target.prepare(orders(), schema)
         staged = stage.segment(schema, [(None,), ("",), (None,)])
-        assert target.load(orders(), [staged], generation=1) == 3
+        assert target.load(orders(), [staged], generation=1, fence=1) == 3
         assert self.read_rows(target, "orders") == [(None,), (None,), ("",)]
 
     # --- append and the ledger
@@ -545,9 +550,9 @@ class TargetContract:
     ) -> None:
         target.prepare(orders(), ORDERS)
         segments = [stage.segment(ORDERS, [(1, 1, "a")]), stage.segment(ORDERS, [(2, 2, "b")])]
-        assert target.load(orders(), segments[:1], generation=1) == 1
-        assert target.load(orders(), segments, generation=1) == 1
-        assert target.load(orders(), [*segments, *segments], generation=1) == 0
+        assert target.load(orders(), segments[:1], generation=1, fence=1) == 1
+        assert target.load(orders(), segments, generation=1, fence=1) == 1
+        assert target.load(orders(), [*segments, *segments], generation=1, fence=1) == 0
         assert self.read_rows(target, "orders") == [("1", "1", "a"), ("2", "2", "b")]
 
     def test_a_segment_given_twice_in_one_load_arrives_once(self, target: Target, stage: Stage) -> None:
@@ -555,26 +560,26 @@ class TargetContract:
             table = orders(mode, name=f"t_{mode}")
             target.prepare(table, ORDERS)
             staged = stage.segment(ORDERS, [(1, 1, "a")])
-            assert target.load(table, [staged, staged], generation=1) == 1
+            assert target.load(table, [staged, staged], generation=1, fence=1) == 1
             assert target.count(table.name) == 1
 
     def test_loading_nothing_is_nothing(self, target: Target, stage: Stage) -> None:
         target.prepare(orders(), ORDERS)
-        assert target.load(orders(), [], generation=1) == 0
-        assert target.load(orders(), [stage.segment(ORDERS, [])], generation=1) == 0
+        assert target.load(orders(), [], generation=1, fence=1) == 0
+        assert target.load(orders(), [stage.segment(ORDERS, [])], generation=1, fence=1) == 0
 
     def test_a_raised_generation_loads_again(self, target: Target, stage: Stage) -> None:
         target.prepare(orders(), ORDERS)
         staged = [stage.segment(ORDERS, [(1, 1, "a")])]
         for generation in (1, 2, 2):
-            target.load(orders(), staged, generation=generation)
+            target.load(orders(), staged, generation=generation, fence=1)
         assert target.count("orders") == 2
 
     def test_the_ledger_says_what_is_loaded(self, target: Target, stage: Stage) -> None:
         target.prepare(orders(), ORDERS)
         staged = [stage.segment(ORDERS, [(n, n, "a")], run=n) for n in (3, 7, 5)]
         keys = [item.segment.key for item in staged]
-        target.load(orders(), staged[:2], generation=4)
+        target.load(orders(), staged[:2], generation=4, fence=1)
         stream = orders().stream
         assert target.loaded(stream, 4, keys) == frozenset(keys[:2])
         assert target.loaded(stream, 3, keys) == frozenset()
@@ -589,7 +594,10 @@ class TargetContract:
         for name in ("one", "two"):
             table = orders(name=name)
             target.prepare(table, ORDERS)
-            assert target.load(table, [stage.segment(ORDERS, [(1, 1, name)], key="k")], generation=1) == 1
+            assert (
+                target.load(table, [stage.segment(ORDERS, [(1, 1, name)], key="k")], generation=1, fence=1)
+                == 1
+            )
 
     def test_a_failing_segment_takes_the_whole_load_with_it(self, target: Target, stage: Stage) -> None:
         for mode in WriteMode:
@@ -600,11 +608,11 @@ class TargetContract:
             content = bad.path.read_bytes()
             bad.path.write_bytes(content[:-20])
             with pytest.raises(StagingError):
-                target.load(table, [good, bad], generation=1)
+                target.load(table, [good, bad], generation=1, fence=1)
             assert target.count(table.name) == 0
             assert target.loaded(table.stream, 1, [good.segment.key]) == frozenset()
             bad.path.write_bytes(content)
-            assert target.load(table, [good, bad], generation=1) == 2
+            assert target.load(table, [good, bad], generation=1, fence=1) == 2
 
     def test_a_file_with_another_number_of_rows_than_its_receipt_is_refused(
         self, target: Target, stage: Stage
@@ -614,19 +622,56 @@ class TargetContract:
         wrong = replace(staged, segment=replace(staged.segment, rows=2))
         for item in (wrong, remote(wrong)):
             with pytest.raises(StagingError, match="1 rows, its receipt says 2"):
-                target.load(orders(), [item], generation=1)
+                target.load(orders(), [item], generation=1, fence=1)
         assert target.count("orders") == 0
+
+    def test_a_load_that_was_fenced_off_is_refused_and_a_later_lease_loads(
+        self, target: Target, stage: Stage
+    ) -> None:
+        """A run stands still, its lease ends, somebody moves the mark by hand, the run wakes up."""
+        staged = [stage.segment(ORDERS, [(1, 1, "a")])]
+        target.prepare(orders(), ORDERS)
+        target.fence_off(STREAM, 7)
+        for late in (1, 6):
+            with pytest.raises(LeaseLost, match="moved by hand"):
+                target.load(orders(), staged, generation=1, fence=late)
+        assert target.loaded(STREAM, 1, [staged[0].segment.key]) == frozenset()
+        assert target.load(orders(), staged, generation=1, fence=7) == 1
+
+    def test_a_fence_is_never_lowered_and_holds_for_its_stream_alone(
+        self, target: Target, stage: Stage
+    ) -> None:
+        other = orders(stream=StreamId("shop", "others"))
+        target.fence_off(STREAM, 7)
+        target.fence_off(STREAM, 3)
+        target.prepare(orders(), ORDERS)
+        with pytest.raises(LeaseLost):
+            target.load(orders(), [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=5)
+        assert target.load(other, [stage.segment(ORDERS, [(1, 1, "a")])], generation=1, fence=1) == 1
+
+    def test_fencing_off_waits_for_a_load_that_is_under_way(self, target: Target, stage: Stage) -> None:
+        """What it says afterwards is final: either the load is in the ledger, or it never will be."""
+        segments = [stage.segment(ORDERS, [(n, 1, "x") for n in range(2_000)]) for _ in range(3)]
+        target.prepare(orders(), ORDERS)
+        with load_process(target, orders(), segments, generation=1, fence=1) as loading:
+            loading.wait_until_ready()
+            loading.go()
+            target.fence_off(STREAM, 2)
+            held = target.loaded(STREAM, 1, [item.segment.key for item in segments])
+            loading.process.wait()
+        assert target.loaded(STREAM, 1, [item.segment.key for item in segments]) == held
+        assert len(held) in (0, len(segments))
 
     def test_rows_already_there_are_left_out_when_asked(self, target: Target, stage: Stage) -> None:
         table = orders(key=("id", "at"))
         target.prepare(table, ORDERS)
-        target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, None, "b")])], generation=1)
+        target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, None, "b")])], generation=1, fence=1)
         overlapping = [
             stage.segment(ORDERS, [(1, 1, "again"), (1, 2, "next"), (2, None, "again")], run=2),
             stage.segment(ORDERS, [(1, 2, "next"), (3, 3, "c"), (3, None, "d")], run=2),
         ]
-        assert target.load(table, overlapping, generation=1, skip_existing=True) == 3
-        assert target.load(table, overlapping, generation=1, skip_existing=True) == 0
+        assert target.load(table, overlapping, generation=1, fence=1, skip_existing=True) == 3
+        assert target.load(table, overlapping, generation=1, fence=1, skip_existing=True) == 0
         assert self.read_rows(target, "orders") == [
             ("1", "1", "a"),
             ("1", "2", "next"),
@@ -640,9 +685,12 @@ class TargetContract:
     def test_merging_updates_and_inserts(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.MERGE)
         target.prepare(table, ORDERS)
-        assert target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1) == 2
+        assert (
+            target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1, fence=1)
+            == 2
+        )
         newer = stage.segment(ORDERS, [(2, 2, "b2"), (3, 2, "c")], run=2)
-        assert target.load(table, [newer], generation=1) == 2
+        assert target.load(table, [newer], generation=1, fence=1) == 2
         assert self.read_rows(target, "orders") == [("1", "1", "a"), ("2", "2", "b2"), ("3", "2", "c")]
 
     def test_an_older_version_that_arrives_late_loses(self, target: Target, stage: Stage) -> None:
@@ -652,8 +700,8 @@ class TargetContract:
             stage.segment(ORDERS, [(1, 9, "new")], run=2),
             stage.segment(ORDERS, [(1, 5, "old")], run=1),
         )
-        target.load(table, [new], generation=1)
-        target.load(table, [old], generation=1)
+        target.load(table, [new], generation=1, fence=1)
+        target.load(table, [old], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [("1", "9", "new")]
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -664,14 +712,16 @@ class TargetContract:
         target.prepare(table, ORDERS)
         staged = [stage.segment(ORDERS, [(1, 5, f"run {run}")], run=run) for run in (1, 2)]
         for position in order:
-            target.load(table, [staged[position]], generation=1)
+            target.load(table, [staged[position]], generation=1, fence=1)
         assert self.read_rows(target, "orders") == [("1", "5", "run 2")]
 
     def test_a_table_without_a_cursor_is_merged_by_run(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.MERGE, cursor=())
         target.prepare(table, ORDERS)
         for run in (2, 1):
-            target.load(table, [stage.segment(ORDERS, [(1, None, f"run {run}")], run=run)], generation=1)
+            target.load(
+                table, [stage.segment(ORDERS, [(1, None, f"run {run}")], run=run)], generation=1, fence=1
+            )
         assert self.read_rows(target, "orders") == [("1", None, "run 2")]
 
     def test_rows_without_a_key_stop_a_merge(self, target: Target, stage: Stage) -> None:
@@ -680,7 +730,7 @@ class TargetContract:
         nameless = Schema(tuple(replace(column, nullable=True) for column in ORDERS.columns))
         staged = stage.segment(nameless, [(None, 1, "a"), (None, 2, "b"), (1, 1, "c")])
         with pytest.raises(TargetError, match="2 rows have no value in id"):
-            target.load(table, [staged], generation=1)
+            target.load(table, [staged], generation=1, fence=1)
         assert target.count("orders") == 0
         assert target.loaded(table.stream, 1, [staged.segment.key]) == frozenset()
 
@@ -698,7 +748,7 @@ class TargetContract:
         table = TargetTable(name, StreamId("shop", name), WriteMode.MERGE, ("a", "b"), ("c", "d"))
         target.prepare(table, schema)
         for group in _shuffled(stage, schema, runs, random.Random(seed)):
-            target.load(table, group, generation=1)
+            target.load(table, group, generation=1, fence=1)
         assert self.read_rows(target, name) == _newest_versions(runs)
 
     # --- replace
@@ -706,10 +756,10 @@ class TargetContract:
     def test_a_snapshot_replaces_all_rows(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.REPLACE)
         target.prepare(table, ORDERS)
-        target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1)
+        target.load(table, [stage.segment(ORDERS, [(1, 1, "a"), (2, 1, "b")])], generation=1, fence=1)
         parts = [stage.segment(ORDERS, [(n, 2, "c")], run=2) for n in (3, 4)]
-        assert target.load(table, parts, generation=1) == 2
-        assert target.load(table, parts, generation=1) == 0
+        assert target.load(table, parts, generation=1, fence=1) == 2
+        assert target.load(table, parts, generation=1, fence=1) == 0
         assert self.read_rows(target, "orders") == [("3", "2", "c"), ("4", "2", "c")]
         assert self.column_names(target, "orders") == ["id", "at", "note"]
 
@@ -717,8 +767,8 @@ class TargetContract:
         table = orders(WriteMode.REPLACE)
         target.prepare(table, ORDERS)
         old, new = (stage.segment(ORDERS, [(run, run, "x")], run=run) for run in (1, 2))
-        target.load(table, [new], generation=1)
-        assert target.load(table, [old], generation=1) == 0
+        target.load(table, [new], generation=1, fence=1)
+        assert target.load(table, [old], generation=1, fence=1) == 0
         assert self.read_rows(target, "orders") == [("2", "2", "x")]
         assert target.loaded(table.stream, 1, [old.segment.key]) == {old.segment.key}
 
@@ -726,7 +776,7 @@ class TargetContract:
         table = orders(WriteMode.REPLACE)
         target.prepare(table, ORDERS)
         staged = [stage.segment(ORDERS, [(run, run, "x")], run=run) for run in (3, 5, 4)]
-        assert target.load(table, staged, generation=1) == 1
+        assert target.load(table, staged, generation=1, fence=1) == 1
         assert self.read_rows(target, "orders") == [("5", "5", "x")]
         keys = [item.segment.key for item in staged]
         assert target.loaded(table.stream, 1, keys) == frozenset(keys)
@@ -738,23 +788,20 @@ class TargetContract:
         target.prepare(table, ORDERS)
         staged = {run: stage.segment(ORDERS, [(run, run, "x")], run=run) for run in (1, 2, 3)}
         for run, generation in ((1, 1), (2, 1), (1, 2)):
-            assert target.load(table, [staged[run]], generation=generation) == 1
+            assert target.load(table, [staged[run]], generation=generation, fence=1) == 1
         assert self.read_rows(target, "orders") == [("1", "1", "x")]
-        assert target.load(table, [staged[3]], generation=1) == 1  # state may be lost, and count from 1 again
+        assert target.load(table, [staged[3]], generation=1, fence=1) == 1
 
     def test_an_empty_snapshot_empties_the_table(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.REPLACE)
         target.prepare(table, ORDERS)
-        first, third = (stage.segment(ORDERS, [(run, 1, "a")], run=run) for run in (1, 3))
-        target.load(table, [first], generation=1)
-        assert target.load(table, [], generation=1, run=2) == 0
+        full, empty = stage.segment(ORDERS, [(1, 1, "a")], run=1), stage.segment(ORDERS, [], run=2)
+        target.load(table, [full], generation=1, fence=1)
+        assert target.load(table, [empty], generation=1, fence=1) == 0
         assert target.count("orders") == 0
         assert target.last_run(table.stream) == 2
-        assert target.load(table, [first], generation=1) == 0
+        assert target.load(table, [full], generation=1, fence=1) == 0
         assert target.count("orders") == 0
-        target.load(table, [third], generation=1)
-        target.load(table, [], generation=1, run=2)
-        assert target.count("orders") == 1
 
     def test_readers_never_see_an_empty_or_missing_table(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.REPLACE)
@@ -763,10 +810,10 @@ class TargetContract:
         snapshots = [
             stage.segment(ORDERS, [(n, run, "x") for n in range(size)], run=run) for run in range(1, 6)
         ]
-        target.load(table, snapshots[:1], generation=1)
+        target.load(table, snapshots[:1], generation=1, fence=1)
         with beside(lambda: self.count_beside(target, "orders")) as seen:
             for snapshot in snapshots[1:]:
-                target.load(table, [snapshot], generation=1)
+                target.load(table, [snapshot], generation=1, fence=1)
         assert set(seen) == {size}
 
     # --- several at once, and deaths
@@ -791,7 +838,7 @@ class TargetContract:
         def load(table: TargetTable, segment: StagedSegment) -> None:
             copy = pickle.loads(pickle.dumps(target))
             copy.prepare(table, ORDERS)
-            copy.load(table, [segment], generation=1)
+            copy.load(table, [segment], generation=1, fence=1)
 
         jobs = list(zip(tables, segments, strict=True))
         threads = [threading.Thread(target=load, args=job) for job in jobs]
@@ -813,21 +860,21 @@ class TargetContract:
         ]
         target.prepare(whole, ORDERS)
         began = time.monotonic()
-        target.load(whole, segments, generation=1)
+        target.load(whole, segments, generation=1, fence=1)
         duration = time.monotonic() - began
         chance = random.Random(mode)
         for number in range(3):
             table = orders(mode, name=f"killed_{number}")
             target.prepare(table, ORDERS)
-            with load_process(target, table, segments, generation=1) as loader:
+            with load_process(target, table, segments, generation=1, fence=1) as loader:
                 loader.wait_until_ready()
                 loader.go()
                 time.sleep(chance.uniform(0, 1.3 * duration))
                 loader.kill()
-            landed = target.load(table, segments, generation=1)
+            landed = target.load(table, segments, generation=1, fence=1)
             assert landed in (0, rows)
             assert target.count(table.name) == rows
-            assert target.load(table, segments, generation=1) == 0
+            assert target.load(table, segments, generation=1, fence=1) == 0
 
 
 def _shuffled(
@@ -871,7 +918,8 @@ def _race(target: Target, table: TargetTable, segments: Sequence[StagedSegment],
     """What each of several processes says it loaded, when all start at the same moment."""
     with ExitStack() as stack:
         loaders = [
-            stack.enter_context(load_process(target, table, segments, generation=1)) for _ in range(runners)
+            stack.enter_context(load_process(target, table, segments, generation=1, fence=1))
+            for _ in range(runners)
         ]
         for loader in loaders:
             loader.wait_until_ready()
