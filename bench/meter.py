@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from bench.processes import cpu_seconds, memory_bytes, tree
+from bench.processes import Process, cpu_seconds, forgets_children, memory_bytes, tree
 
 WHOLE = "command"
 SAMPLE_SECONDS = 0.1
@@ -44,47 +44,63 @@ class _Reading:
     server: float
 
 
-class _Memory(threading.Thread):
-    """Samples the memory of everything below this process."""
+class _Watch(threading.Thread):
+    """Looks at everything below this process, again and again."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self._peaks = {WHOLE: 0}
+        self._unburied: dict[tuple[int, int], float] = {}
+        self._forgotten = 0.0
+        self._lock = threading.Lock()
         self._over = threading.Event()
 
     def begin(self, phase: str) -> None:
-        self._peaks = {**self._peaks, phase: 0}
+        with self._lock:
+            self._peaks[phase] = 0
 
     def end(self, phase: str) -> int:
-        self._sample()  # even the shortest phase has one
-        peak = self._peaks[phase]
-        self._peaks = {name: seen for name, seen in self._peaks.items() if name != phase}
-        return peak
+        self.look()  # even the shortest phase is looked at once
+        with self._lock:
+            return self._peaks.pop(phase)
 
     def run(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self._sample()
+            self.look()
 
     def stop(self) -> None:
         self._over.set()
         self.join()
 
-    def _sample(self) -> None:
-        own = os.getpid()
-        now = memory_bytes([pid for pid in tree(own) if pid != own])
-        for phase in self._peaks:
-            self._peaks[phase] = max(self._peaks[phase], now)
+    def look(self) -> float:
+        """Note memory, and return the CPU that everything below has used, dead or alive."""
+        with self._lock:
+            own, *below = tree(os.getpid())
+            now = memory_bytes(below)
+            self._peaks = {phase: max(peak, now) for phase, peak in self._peaks.items()}
+            self._remember(below)
+            mine = os.times()
+            return cpu_seconds([own, *below]) - mine.user - mine.system + self._forgotten
+
+    def _remember(self, below: list[Process]) -> None:
+        """Keep the account of those whose parent will not: what they had used when last seen."""
+        forgetful = {pid for pid in {process.parent for process in below} if forgets_children(pid)}
+        alive = {(process.pid, process.began) for process in below}
+        self._forgotten += sum(cpu for who, cpu in self._unburied.items() if who not in alive)
+        self._unburied = {
+            (process.pid, process.began): process.cpu for process in below if process.parent in forgetful
+        }
 
 
 class _Meter:
     def __init__(self, server_pid: int) -> None:
         self._server = server_pid
-        self._memory = _Memory()
+        self._watch = _Watch()
         self._began: dict[str, _Reading] = {}
         self.phases: dict[str, Measured] = {}
 
     def run(self, command: list[str], log: IO[str]) -> int:
-        self._memory.start()
+        self._watch.start()
         self._began[WHOLE] = self._read()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
@@ -98,7 +114,7 @@ class _Meter:
         _bury_orphans()
         listener.join()
         self._end(WHOLE, ended)
-        self._memory.stop()
+        self._watch.stop()
         return code
 
     def _listen(self, output: IO[str], log: IO[str]) -> None:
@@ -110,7 +126,7 @@ class _Meter:
     def _heard(self, line: str) -> None:
         word, _, phase = line.strip().partition(" ")
         if word == "@begin":
-            self._memory.begin(phase)
+            self._watch.begin(phase)
             self._began[phase] = self._read()
         elif word == "@end":
             self._end(phase, time.monotonic())
@@ -118,15 +134,11 @@ class _Meter:
     def _end(self, phase: str, at: float) -> None:
         began, now = self._began[phase], self._read()
         self.phases[phase] = Measured(
-            at - began.at, now.client - began.client, now.server - began.server, self._memory.end(phase)
+            at - began.at, now.client - began.client, now.server - began.server, self._watch.end(phase)
         )
 
     def _read(self) -> _Reading:
-        """Our own CPU is no cost of the command's, that of the children we have buried is."""
-        own = os.times()
-        return _Reading(
-            time.monotonic(), cpu_seconds(os.getpid()) - own.user - own.system, cpu_seconds(self._server)
-        )
+        return _Reading(time.monotonic(), self._watch.look(), cpu_seconds(tree(self._server)))
 
 
 def _adopt_orphans() -> None:
@@ -145,7 +157,7 @@ def _bury_orphans() -> None:
             continue
         if time.monotonic() > deadline:
             for orphan in tree(os.getpid())[1:]:
-                os.kill(orphan, signal.SIGKILL)
+                os.kill(orphan.pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
