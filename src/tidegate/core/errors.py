@@ -18,6 +18,8 @@ TidegateError
 ├── StagingError           a segment cannot be written, found or trusted
 ├── TargetError            the target refused the rows
 │   └── IncompatibleTable  the table at the target does not fit the rows
+├── ArchiveError           a file cannot be packed, or a shard cannot be written or read
+│   └── DamagedShard       a shard is not what was once written                    exit 4
 ├── InvariantBroken        the receipts do not prove the window: a defect, never a user's mistake
 └── OutcomeUnknown         a commit's answer was lost: ask the ledger or the store, never guess
 
@@ -120,6 +122,14 @@ class TargetError(TidegateError):
 
 class IncompatibleTable(TargetError):
     pass
+
+
+class ArchiveError(TidegateError):
+    pass
+
+
+class DamagedShard(ArchiveError):
+    exit_code = 4
 
 
 class InvariantBroken(TidegateError):

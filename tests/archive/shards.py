@@ -1,0 +1,52 @@
+"""Shards in memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tidegate.archive.naming import fingerprint
+from tidegate.archive.shard import Origin, Packed, ShardWriter
+
+MOMENT = datetime(2024, 11, 25, 8, 30, tzinfo=UTC)
+
+
+@dataclass
+class Memory:
+    """A shard's bytes, and the reads it was asked for."""
+
+    data: bytes
+    where: str = "memory"
+    reads: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.reads.append(length)
+        return self.data[offset : offset + length]
+
+    def flipped(self, place: int, bit: int = 0) -> Memory:
+        changed = bytearray(self.data)
+        changed[place] ^= 1 << bit
+        return Memory(bytes(changed))
+
+
+def origin(uid: str) -> Origin:
+    return Origin(uid, MOMENT, b"/files/" + uid.encode())
+
+
+def shard(files: Mapping[str, bytes], *, streamed: Iterable[str] = (), max_bytes: int = 1 << 30) -> Memory:
+    file = io.BytesIO()
+    writer = ShardWriter(file, max_bytes=max_bytes, level=3)
+    for uid in sorted(files, key=fingerprint):
+        if uid in streamed:
+            content = files[uid]
+            writer.add_stream(origin(uid), [content[at : at + 1000] for at in range(0, len(content), 1000)])
+        else:
+            writer.add(origin(uid), Packed.of(files[uid], 3))
+    writer.finish()
+    return Memory(file.getvalue())
