@@ -34,7 +34,7 @@ bench: setup-test ## measure Tidegate beside its peers
 	@$(UV) run python -m bench
 
 .PHONY: servers
-servers: setup-test ## start the databases of the tests, print their addresses, stop on Ctrl-C
+servers: setup-test ## start the servers of the tests, print their addresses, stop on Ctrl-C
 	@$(UV) run python -m tests.servers
 
 .PHONY: setup

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 from tests import servers
-from tests.servers import Server
+from tests.servers import S3Server, Server
+from tests.toxiproxy import Toxiproxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,27 @@ def postgres_database(postgres: Server) -> Iterator[Server]:
     """A fresh database in `postgres`."""
     with servers.fresh_database(postgres) as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server."""
+    with servers.s3() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_bucket(s3: S3Server) -> Iterator[S3Server]:
+    """A fresh bucket in `s3`."""
+    with servers.fresh_bucket(s3) as bucket:
+        yield bucket
+
+
+@pytest.fixture(scope="session")
+def toxiproxy() -> Iterator[Toxiproxy]:
+    """A proxy that slows, cuts and loses; `toxiproxy.before(port)` puts it before a server."""
+    with servers.toxiproxy() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

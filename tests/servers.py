@@ -1,4 +1,4 @@
-"""Real database servers for tests: private ports, throw-away folders, gone when the process is gone.
+"""Real servers for tests: private ports, throw-away folders, gone when the process is gone.
 
 A server never outlives the process that started it, however that process ends: the kernel signals it when
 its parent dies. What a killed process leaves behind is a folder, and the next one to start removes it.
@@ -25,11 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, Protocol, TypeVar, assert_never
 
 import psycopg
 import pymysql
 from psycopg.conninfo import make_conninfo
+
+from tests import built
+from tests.toxiproxy import Toxiproxy
 
 HOST = "127.0.0.1"
 USER = "tide"
@@ -42,6 +45,15 @@ Row = tuple[Any, ...]
 
 class ServerError(RuntimeError):
     """A server could not be found, started or made ready."""
+
+
+class Answering(Protocol):
+    def answers(self) -> bool:
+        """Whether the server is there already."""
+        ...
+
+
+Started = TypeVar("Started", bound=Answering)
 
 
 class Cursor(Protocol):
@@ -133,6 +145,74 @@ class Server:
         with closing(self.connect(autocommit=True)) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(sql, params)
             return list(cursor.fetchall()) if cursor.description else []
+
+    def answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (psycopg.OperationalError, pymysql.err.OperationalError):
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where an S3 server listens, the keys of its owner, and a bucket in it."""
+
+    port: int
+    secret_access_key: str
+    pid: int
+    folder: Path
+    bucket: str = ""
+    host: str = HOST
+    access_key_id: str = USER
+    region: str = "us-east-1"
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The entry for this bucket under `staging` or `state` in `connections.yml`."""
+        return {
+            "type": "s3",
+            "bucket": self.bucket,
+            "region": self.region,
+            "endpoint_url": self.endpoint_url,
+            "access_key_id": self.access_key_id,
+            "secret_access_key": self.secret_access_key,
+        }
+
+    def using(self, bucket: str) -> S3Server:
+        return replace(self, bucket=bucket)
+
+    def logged_in_as(self, access_key_id: str, secret_access_key: str) -> S3Server:
+        return replace(self, access_key_id=access_key_id, secret_access_key=secret_access_key)
+
+    def behind(self, port: int) -> S3Server:
+        """The same server, reached through a proxy on this port."""
+        return replace(self, port=port)
+
+    def client(self, **settings: Any) -> Any:
+        """A plain client of our own making, for looking and spoiling behind the product's back."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session().client(
+            "s3",
+            region_name=self.region,
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key_id,
+            aws_secret_access_key=self.secret_access_key,
+            config=Config(**settings),
+        )
+
+    def keys(self, prefix: str = "") -> list[str]:
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def answers(self) -> bool:
+        return _listens(self.port)
 
 
 # --- The servers -----------------------------------------------------------
@@ -270,6 +350,88 @@ def _running_postgres(home: _Home, data: Path, password: str) -> contextlib.Abst
     return _running(home, command, server, stop=signal.SIGQUIT)
 
 
+@contextmanager
+def s3() -> Iterator[S3Server]:
+    """An S3 server that keeps its promises about conditional writes, checksums and access."""
+    program = built.ready(built.VERSITYGW)
+    with _folder() as home:
+        secret = secrets.token_hex(16)
+        data = home.path / "data"
+        data.mkdir()
+        users = home.path / "users"
+        users.mkdir()
+        options = ["--keep-alive", "--quiet", f"--iam-dir={users}"]
+
+        def command(port: int) -> list[str]:
+            return [program, f"--port={HOST}:{port}", *options, "posix", *_attributes(home), str(data)]
+
+        def server(port: int, pid: int) -> S3Server:
+            return S3Server(port, secret, pid, home.path)
+
+        keys = {"ROOT_ACCESS_KEY_ID": USER, "ROOT_SECRET_ACCESS_KEY": secret}  # not for the process list
+        with _running(home, command, server, stop=signal.SIGKILL, env=keys) as ready:
+            yield ready
+
+
+def _attributes(home: _Home) -> list[str]:
+    """Where the S3 server keeps what it knows of its objects: beside them, or apart."""
+    try:
+        os.setxattr(home.path, "user.tidegate", b"")
+    except OSError:  # memory file systems of older kernels cannot
+        apart = home.path / "attributes"
+        apart.mkdir()
+        return ["--sidecar", str(apart)]
+    return []
+
+
+@contextmanager
+def toxiproxy() -> Iterator[Toxiproxy]:
+    """A proxy for other servers, that slows, cuts and loses on demand."""
+    program = built.ready(built.TOXIPROXY)
+    with _folder() as home:
+
+        def command(port: int) -> list[str]:
+            return [program, "-host", HOST, "-port", str(port)]
+
+        def server(port: int, pid: int) -> Toxiproxy:
+            return Toxiproxy(port, pid, home.path)
+
+        with _running(home, command, server, stop=signal.SIGKILL) as ready:
+            yield ready
+
+
+def s3_user(server: S3Server) -> S3Server:
+    """A new user of the server, who may do nothing until a bucket's policy says so."""
+    user = server.logged_in_as(f"u{secrets.token_hex(6)}", secrets.token_hex(16))
+    new = [f"--access={user.access_key_id}", f"--secret={user.secret_access_key}", "--role=user"]
+    subprocess.run(
+        [built.ready(built.VERSITYGW), "admin", "create-user", *new],
+        env={
+            **os.environ,
+            "ADMIN_ACCESS_KEY_ID": server.access_key_id,
+            "ADMIN_SECRET_ACCESS_KEY": server.secret_access_key,
+            "ADMIN_ENDPOINT_URL": server.endpoint_url,
+        },
+        capture_output=True,
+        check=True,
+    )
+    return user
+
+
+# --- A bucket per test -----------------------------------------------------
+
+
+@contextmanager
+def fresh_bucket(server: S3Server) -> Iterator[S3Server]:
+    """A new, empty bucket, removed at the end with all it holds."""
+    bucket = server.using(f"t-{secrets.token_hex(6)}")
+    bucket.client().create_bucket(Bucket=bucket.bucket)
+    try:
+        yield bucket
+    finally:
+        shutil.rmtree(server.folder / "data" / bucket.bucket, ignore_errors=True)
+
+
 # --- A database per test ---------------------------------------------------
 
 
@@ -382,11 +544,12 @@ class _Home:
 
 
 @contextmanager
-def _folder(preferred_user: str) -> Iterator[_Home]:
+def _folder(preferred_user: str | None = None) -> Iterator[_Home]:
+    """A folder for one server. Without a preferred user, the server runs as whoever runs the tests."""
     _remove_orphans()
     path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     lock = _try_lock(path)
-    owner = _unprivileged(preferred_user) if os.geteuid() == 0 else None
+    owner = _unprivileged(preferred_user) if preferred_user and os.geteuid() == 0 else None
     if owner:
         os.chown(path, owner.pw_uid, owner.pw_gid)
     try:
@@ -447,10 +610,10 @@ def _signalled_on_parent_death(number: signal.Signals) -> Callable[[], None]:
 def _running(
     home: _Home,
     command: Callable[[int], Sequence[str]],
-    server: Callable[[int, int], Server],
+    server: Callable[[int, int], Started],
     stop: signal.Signals,
     env: Mapping[str, str] | None = None,
-) -> Iterator[Server]:
+) -> Iterator[Started]:
     """Start on a free port, wait for the first answer; at the end stop abruptly, the data is thrown away."""
     port = _free_port()
     process = home.start(command(port), stop, env or {})
@@ -467,14 +630,16 @@ def _running(
             process.wait()
 
 
-def _answers(server: Server, process: subprocess.Popen[bytes], home: _Home) -> bool:
+def _answers(server: Answering, process: subprocess.Popen[bytes], home: _Home) -> bool:
     if process.poll() is not None:
         raise ServerError(f"the server ended with {process.returncode}\n{home.tail()}")
-    try:
-        server.execute("SELECT 1")
-    except (psycopg.OperationalError, pymysql.err.OperationalError):
-        return False
-    return True
+    return server.answers()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=10):
+        return True
+    return False
 
 
 def _free_port() -> int:
@@ -495,8 +660,8 @@ def _wait_until(condition: Callable[[], bool], timeout: float, what: str) -> Non
 
 
 def main() -> None:
-    with mariadb() as one, postgres() as two:
-        print(one.url, two.url, "Ctrl-C stops both.", sep="\n", flush=True)
+    with mariadb() as one, postgres() as two, s3() as three, toxiproxy() as four:
+        print(one.url, two.url, three, four.url, "Ctrl-C stops them all.", sep="\n", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
 

@@ -8,7 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -16,8 +20,11 @@ from typing import TYPE_CHECKING
 import psycopg
 import pymysql
 import pytest
+from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.servers import Server, wait_until_replayed
+from tests import built, servers
+from tests.servers import S3Server, Server, wait_until_replayed
+from tests.toxiproxy import Toxiproxy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +119,54 @@ def test_the_standby_replays_and_refuses_to_write(
         standby.execute("DELETE FROM orders")
 
 
+def test_the_s3_server_lets_nobody_in_with_a_wrong_secret(fresh_bucket: S3Server) -> None:
+    wrong = fresh_bucket.logged_in_as(fresh_bucket.access_key_id, "wrong")
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        wrong.keys()
+    with pytest.raises(ClientError, match="AccessDenied"):
+        servers.s3_user(fresh_bucket).keys()
+
+
+def test_the_s3_server_heeds_conditions_and_checksums(fresh_bucket: S3Server) -> None:
+    client = fresh_bucket.client()
+    put = partial(client.put_object, Bucket=fresh_bucket.bucket, Key="k", Body=b"one")
+    etag = put(IfNoneMatch="*")["ETag"]
+    for refused in ({"IfNoneMatch": "*"}, {"IfMatch": '"another"'}):
+        with pytest.raises(ClientError, match="PreconditionFailed"):
+            put(**refused)
+    with pytest.raises(ClientError, match="BadDigest"):
+        put(ChecksumSHA256=b64encode(sha256(b"two").digest()).decode())
+    put(IfMatch=etag)
+    assert fresh_bucket.keys() == ["k"]
+
+
+def test_the_proxy_loses_answers_of_what_was_done(fresh_bucket: S3Server, toxiproxy: Toxiproxy) -> None:
+    with toxiproxy.before(fresh_bucket.port) as proxied:
+        client = fresh_bucket.behind(proxied.port).client(retries={"total_max_attempts": 1})
+        with proxied.losing_answers(), pytest.raises(BotoCoreError):
+            client.put_object(Bucket=fresh_bucket.bucket, Key="k", Body=b"one")
+        with proxied.down(), pytest.raises(BotoCoreError):
+            client.get_object(Bucket=fresh_bucket.bucket, Key="k")
+        assert client.get_object(Bucket=fresh_bucket.bucket, Key="k")["Body"].read() == b"one"
+
+
+def test_of_two_that_build_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for Go notes every call; it is the program, too, that it claims to have built."""
+    go = tmp_path / "go"
+    go.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = version ] && echo go version go1.99.0 && exit\n'
+        f"echo called >> {tmp_path}/calls; sleep 0.2; mkdir -p $GOBIN; cp $0 $GOBIN/server\n"
+    )
+    go.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: built.ready(built.TOXIPROXY), range(4)))
+    assert set(made) == {str(tmp_path / "cache" / "tidegate" / "toxiproxy-v2.12.0")}
+    assert (tmp_path / "calls").read_text().splitlines() == ["called"]
+
+
 def test_spark_workers_are_this_python_and_can_import_the_tests(spark: SparkSession) -> None:
     import pyarrow as pa
 
@@ -127,15 +182,16 @@ def test_spark_workers_are_this_python_and_can_import_the_tests(spark: SparkSess
 SESSION = """
     import os, signal, time
 
-    def test_start(mariadb, postgres, postgres_standby, started):
-        started.write_text("".join(f"{s.pid} {s.folder}\\n" for s in (mariadb, postgres, postgres_standby)))
+    def test_start(mariadb, postgres, postgres_standby, s3, toxiproxy, started):
+        running = (mariadb, postgres, postgres_standby, s3, toxiproxy)
+        started.write_text("".join(f"{s.pid} {s.folder}\\n" for s in running))
         ENDING
 """
 
 CONFTEST = """
     from pathlib import Path
     import pytest
-    from tests.conftest import mariadb, postgres, postgres_standby
+    from tests.conftest import mariadb, postgres, postgres_standby, s3, toxiproxy
 
     @pytest.fixture
     def started():
@@ -176,7 +232,7 @@ def test_no_server_outlives_its_session(ending: str, folders_remain: bool, tmp_p
     )
     lines = (tmp_path / "started").read_text().splitlines()
     started = [(int(pid), Path(folder)) for pid, folder in (line.split(maxsplit=1) for line in lines)]
-    assert len(started) == 3, session.stdout
+    assert len(started) == 5, session.stdout
     for pid, folder in started:
         assert ended_within(10.0, pid), session.stdout
         assert folder.exists() == folders_remain
