@@ -288,30 +288,45 @@ class DeltaTarget(Model):
         return "targets of type `delta` are not available yet"
 
 
-class Bucket(Model):
-    """A place in S3, or in something that speaks its language."""
+class S3Access(Model):
+    """How to reach S3, or something that speaks its language. What is left out follows AWS's conventions."""
 
-    bucket: Text
-    prefix: Prefix = ""
     region: Text | None = None
     endpoint_url: Text | None = None
+    path_style: bool | None = None
     profile: Text | None = None
+    role_arn: Text | None = None
+    external_id: SecretStr | None = None
     access_key_id: SecretStr | None = None
     secret_access_key: SecretStr | None = None
     session_token: SecretStr | None = None
 
+    @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> S3Access:
+        keys = (self.access_key_id, self.secret_access_key)
+        if None in keys and keys != (None, None):
+            raise ValueError("`access_key_id` and `secret_access_key` belong together: give both or neither")
+        if self.session_token is not None and None in keys:
+            raise ValueError("`session_token` needs `access_key_id` and `secret_access_key`")
+        if self.profile is not None and None not in keys:
+            raise ValueError("`profile` and `access_key_id` exclude each other: give one of them")
+        if self.external_id is not None and self.role_arn is None:
+            raise ValueError("`external_id` needs `role_arn`")
+        return self
 
-class S3Config(Model):
+
+class Bucket(S3Access):
+    """A place in S3."""
+
+    bucket: Text
+    prefix: Prefix = ""
+
+
+class S3Config(S3Access):
     """An entry of `s3_configs`, as older files have it: a place for segments, with the state beside it."""
 
     bucket_name: Text
     incremental_path: Prefix = "incremental/"
-    region: Text | None = None
-    endpoint_url: Text | None = None
-    profile: Text | None = None
-    access_key_id: SecretStr | None = None
-    secret_access_key: SecretStr | None = None
-    session_token: SecretStr | None = None
 
     def staging(self) -> S3Staging:
         return S3Staging(bucket=self.bucket_name, prefix=self.incremental_path, **self._access())
