@@ -384,6 +384,10 @@ class SparkOptions(Model):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> SparkOptions:
+        if self.remote is not None and not self.remote.startswith("sc://"):
+            raise ValueError(
+                "`remote` is the address of a Spark Connect server, such as sc://spark.example.com:15002"
+            )
         if self.remote is not None and "master" in self.model_fields_set:
             raise ValueError("`master` and `remote` exclude each other: give one of them")
         return self

@@ -57,6 +57,7 @@ def secrets_in(model: BaseModel) -> Iterator[str]:
     """The secrets of a model, and of the models in it, as plain text."""
     if isinstance(model, SparkOptions):
         yield from (text for key, text in model.conf.items() if text and _SECRET_KEY.search(key))
+        yield from _passwords(model.remote or "")
     if isinstance(model, SqlState):
         yield from _passwords(model.url.get_secret_value())
         return

@@ -15,11 +15,16 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from tidegate.core.errors import ConnectError, UsageError
+from tidegate.spark.parcel import parcel
+from tidegate.spark.reaching import demand_reachable
+from tidegate.spark.remote import connect, demand_server, is_open
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OLDEST_JAVA = 17
+_LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
+"""A master that runs its tasks on this machine, in Python workers of this environment."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class SparkSettings:
     @property
     def cores(self) -> int | None:
         """How many tasks a local session runs at once; None: only the cluster knows."""
-        found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", self.master)
+        found = _LOCAL.fullmatch(self.master)
         if self.remote or not found:
             return None
         size = found[1] or "1"
@@ -52,9 +57,18 @@ class LazySession:
 
     def get(self) -> SparkSession:
         with self._starting:  # several tables may ask at once
-            if self._session is None:
+            if self._session is None or self._forgotten(self._session):
                 self._session = start(self.settings)
             return self._session
+
+    def _forgotten(self, session: SparkSession) -> bool:
+        if self.settings.remote is None:
+            return False
+        demand_server(self.settings.remote)
+        if is_open(session):
+            return False
+        session.stop()
+        return True
 
     def stop(self) -> None:
         if self._session is not None:
@@ -63,50 +77,91 @@ class LazySession:
 
 
 def start(settings: SparkSettings) -> SparkSession:
-    """A session as configured, or the one this process already has."""
+    """A session as configured, or the one this process already has. Its tasks can import this package."""
+    if settings.remote:
+        session = connect(settings.remote, settings.conf)
+    else:
+        session = _running() or _start_jvm(settings)
+    if not _is_local(session):
+        session.addArtifacts(str(parcel()), pyfile=True)
+    return session
+
+
+def _running() -> SparkSession | None:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError("Spark is not installed", hint="pip install 'tidegate[spark]'") from error
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
-    if settings.remote:
-        builder = SparkSession.builder.remote(settings.remote)
-        for key, value in settings.conf.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
-    _demand_java()
-    return _start_jvm(settings)
+    return SparkSession.getActiveSession()
+
+
+def _is_local(session: object) -> bool:
+    """Whether tasks run in the driver's own environment. Those behind Spark Connect run in the server's."""
+    from pyspark.sql import SparkSession
+
+    if not isinstance(session, SparkSession):
+        return False
+    return bool(_LOCAL.fullmatch(session.conf.get("spark.master") or ""))
 
 
 def _start_jvm(settings: SparkSettings) -> SparkSession:
     """Start the driver's JVM with its chatter kept away from the user's terminal."""
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # Tasks must find the packages the driver has; on a cluster the archive recipe sets these.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _demand_java()
+    _demand_master(settings.master)
+    _choose_python(settings)
     conf = SparkConf().setMaster(settings.master).setAppName("tidegate")
-    conf.setAll([*{**_defaults(), **settings.conf}.items()])
+    conf.setAll([*{**_defaults(), **(_ON_THIS_MACHINE if settings.cores else {}), **settings.conf}.items()])
     with tempfile.TemporaryFile() as chatter:
         try:
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, {"stderr": chatter, "stdout": chatter}
             )
             SparkContext(conf=conf, gateway=gateway)
-        except PySparkRuntimeError as error:
+        except (PySparkRuntimeError, Py4JError) as error:
             chatter.seek(0)
-            said = chatter.read().decode(errors="replace").strip().splitlines()
             raise ConnectError(
-                f"Spark did not start: {said[-1] if said else error}",
+                f"Spark did not start: {_cause(error, chatter.read().decode(errors='replace'))}",
                 where=settings.master,
                 hint="check `spark:` in config/connections.yml and the Java installation",
             ) from error
     return SparkSession.builder.getOrCreate()
+
+
+def _cause(error: Exception, chatter: str) -> str:
+    """What the JVM complained about, in the exception it threw or in what it wrote before it ended."""
+    java = getattr(error, "java_exception", None)
+    if java is not None:
+        return str(java.toString())
+    said = [line for line in chatter.splitlines() if line.strip() and "WARN" not in line]
+    thrown = [line for line in said if line.startswith("Exception in thread")]
+    return (thrown or said or [str(error)])[0]
+
+
+def _demand_master(master: str) -> None:
+    """A standalone master that does not answer would keep Spark waiting for a minute and more."""
+    if master.startswith("spark://"):
+        demand_reachable(
+            master.removeprefix("spark://").split(","), "the standalone Spark master", "spark.master"
+        )
+
+
+def _choose_python(settings: SparkSettings) -> None:
+    """The Python of tasks: as configured; else, on this machine, the one that runs this.
+
+    PySpark reads it from the environment alone. A cluster's own default is `python3`.
+    """
+    chosen = settings.conf.get("spark.pyspark.python")
+    if chosen:
+        os.environ["PYSPARK_PYTHON"] = chosen
+    elif settings.cores:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _defaults() -> dict[str, str]:
@@ -116,14 +171,16 @@ def _defaults() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={logging} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         ),
         "spark.sql.shuffle.partitions": "4",
         "spark.python.worker.reuse": "true",
     }
+
+
+_ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Where all of Spark is one process, nobody else has to reach it."""
 
 
 def _demand_java() -> None:

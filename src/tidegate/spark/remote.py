@@ -1,0 +1,102 @@
+"""Sessions on a Spark Connect server: reached before anything is asked of it, and renewed when it forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from tidegate.core.errors import ConfigError, ConnectError, UsageError
+from tidegate.spark.reaching import demand_reachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client import SparkConnectClient
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+_DEFAULT_PORT = 15002
+
+
+def connect(address: str, conf: Mapping[str, str]) -> SparkSession:
+    """A session on the server, or the one this process already has.
+
+    It does not switch all of PySpark to Connect, as `SparkSession.builder.remote` does, so that it can live
+    beside a session of another kind.
+    """
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+    except ImportError as error:
+        raise UsageError("Spark Connect is not installed", hint="pip install 'tidegate[connect]'") from error
+    demand_server(address)
+    try:
+        session = ConnectSession.builder.remote(address).getOrCreate()
+        _be_brief(session.client)
+        version = session.version
+    except PySparkException as error:
+        raise ConnectError(
+            f"the Spark Connect server refuses the session: {_first_line(error)}",
+            where=endpoint(address),
+            hint="check `spark.remote` in config/connections.yml, its token and its TLS setting",
+        ) from error
+    _demand_version(version, address)
+    _configure(session, conf)
+    return cast("SparkSession", session)
+
+
+def is_open(session: SparkSession) -> bool:
+    """Whether the server still knows the session: it forgets idle ones, and all of them when it restarts."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return session.conf.get("spark.sql.session.timeZone") is not None
+    except PySparkException:
+        return False
+
+
+def demand_server(address: str) -> None:
+    """Raise `ConnectError` if nothing answers there: PySpark itself would go on trying for ten minutes."""
+    demand_reachable([endpoint(address)], "the Spark Connect server", "spark.remote")
+
+
+def endpoint(address: str) -> str:
+    """Host and port of `sc://host:port/;token=…`, without what may be secret."""
+    place = address.removeprefix("sc://").partition("/")[0]
+    host, colon, port = place.rpartition(":")
+    return place if colon and port.isdigit() and host else f"{place}:{_DEFAULT_PORT}"
+
+
+def _be_brief(client: SparkConnectClient) -> None:
+    """Give up on a server that has gone away after about a minute, not ten: the next run goes on."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    client.set_retry_policies([DefaultPolicy(max_retries=15, max_backoff=5_000)])
+
+
+def _demand_version(version: str, address: str) -> None:
+    import pyspark
+
+    here = pyspark.__version__
+    if version.split(".")[:2] != here.split(".")[:2]:
+        raise ConnectError(
+            f"the Spark Connect server is Spark {version}, and this is PySpark {here}",
+            where=endpoint(address),
+            hint="tasks run only where both are of the same minor version",
+        )
+
+
+def _configure(session: ConnectSession, conf: Mapping[str, str]) -> None:
+    from pyspark.errors import PySparkException
+
+    for key, value in conf.items():
+        try:
+            session.conf.set(key, value)
+        except PySparkException as error:
+            raise ConfigError(
+                f"the Spark Connect server does not let `{key}` be set: {_first_line(error)}",
+                where="spark.conf",
+                hint="a server's own settings are made where it is started",
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
