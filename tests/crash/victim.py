@@ -6,21 +6,29 @@ python -m tests.crash.victim PROJECT '{"part": "store", "method": "write", "nth"
 from __future__ import annotations
 
 import json
-import secrets
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from tests.system.syncing import sync_place
 from tidegate.config.project import Project
-from tidegate.spark.session import LazySession, SparkSettings
-from tidegate.sync.library import open_parts
-from tidegate.sync.pipeline import Request, sync_pipeline
+from tidegate.sync.library import open_session
+from tidegate.sync.parts import Parts
+from tidegate.sync.pipeline import Request
 from tidegate.sync.progress import Silence
 from tidegate.testing.faults import Fault, Faulty, Moment
 
 
 def main(folder: str, described: str) -> int:
     plan = json.loads(described)
+    session = open_session(Project.load(Path(folder)))
+    return sync_place(
+        Path(folder), Request(), session, Silence(), lambda parts: strike(parts, plan)
+    ).exit_code
+
+
+def strike(parts: Parts, plan: dict[str, Any]) -> None:
+    """Put the fault that is planned into one of the parts."""
     fault = Fault(
         plan["method"],
         plan.get("nth", 1),
@@ -28,9 +36,6 @@ def main(folder: str, described: str) -> int:
         plan.get("event"),
         plan.get("worker", False),
     )
-    project = Project.load(Path(folder))
-    pipeline = project.pipeline("shop")
-    parts = open_parts(pipeline, command="test")
     match plan["part"]:
         case "store":
             parts.store = Faulty(parts.store, fault)
@@ -44,16 +49,6 @@ def main(folder: str, described: str) -> int:
             parts.open_source = lambda: Faulty(open_source(), fault)
         case unknown:
             raise ValueError(f"no part is called {unknown}")
-    result = sync_pipeline(
-        pipeline,
-        Request(),
-        parts=parts,
-        session=LazySession(SparkSettings(master="local[2]")),
-        progress=Silence(),
-        clock=lambda: datetime.now(UTC),
-        token=lambda: secrets.token_hex(4),
-    )
-    return result.exit_code
 
 
 if __name__ == "__main__":

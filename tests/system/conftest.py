@@ -14,13 +14,14 @@ from uuid import UUID
 import pytest
 
 from tests.system.shop import HYBRID, Shop, Warehouse, quoted, write_project
+from tests.system.syncing import sync_place
 from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.sync.library import open_parts
 from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
-from tidegate.sync.pipeline import Request, sync_pipeline
+from tidegate.sync.pipeline import Request
 from tidegate.sync.progress import Silence
 from tidegate.sync.result import SyncResult, TableResult
 
@@ -51,26 +52,16 @@ class Place:
     notes: Notes = field(default_factory=Notes)
     sources: dict[str, Any] = field(default_factory=dict)
     """Connections to read through instead of the shop's own, or beside it."""
+    sections: dict[str, Any] = field(default_factory=dict)
+    """Sections of connections.yml that are not as usual: another staging, state or Spark."""
 
     def configure(self, tables: dict[str, Any] | None = None, **pipeline: Any) -> None:
         sources = {"shop": self.shop.config, **self.sources}
-        write_project(self.folder, sources, self.warehouse, tables or {"orders": HYBRID}, **pipeline)
+        chosen = tables or {"orders": HYBRID}
+        write_project(self.folder, sources, self.warehouse, chosen, sections=self.sections, **pipeline)
 
     def sync(self, **request: Any) -> SyncResult:
-        pipeline = Project.load(self.folder).pipeline("shop")
-        parts = self.parts()
-        try:
-            return sync_pipeline(
-                pipeline,
-                Request(**request),
-                parts=parts,
-                session=self.session(),
-                progress=self.notes,
-                clock=lambda: datetime.now(UTC),
-                token=lambda: secrets.token_hex(4),
-            )
-        finally:
-            parts.close()
+        return sync_place(self.folder, Request(**request), self.session(), self.notes)
 
     def synced(self, **request: Any) -> TableResult:
         """Sync one table and demand that nothing failed."""

@@ -150,8 +150,11 @@ def write_project(
     sources: dict[str, Any],
     warehouse: Warehouse,
     tables: dict[str, Any],
+    *,
+    sections: dict[str, Any] | None = None,
     **pipeline: Any,
 ) -> Path:
+    """`sections` of connections.yml go before those that every project gets here."""
     (folder / "config" / "pipelines").mkdir(parents=True, exist_ok=True)
     connections = {
         "connections": {
@@ -160,6 +163,7 @@ def write_project(
         },
         "staging": {"files": {"type": "local", "path": "./staging"}},
         "state": {"default": {"type": "local", "path": "./state"}},
+        **(sections or {}),
     }
     described = {
         "name": "shop",
