@@ -121,3 +121,54 @@ def test_files_of_finished_runs_receipts_included_are_orphans(shop: Shop, run: R
     key = f"_receipts/shop/orders/{run_id}/000001-a1.json"
     shop.staging.put(key, b"{}")
     assert _states(run)[key] == "orphaned"
+
+
+def _marker(run_id: str) -> str:
+    return f"_runs/shop/orders/{run_id}/_SUCCESS"
+
+
+def test_a_marker_goes_with_the_files_of_its_run(shop: Shop, run: Run) -> None:
+    first = shop.extract(1)
+    shop.load()
+    second = shop.extract(2)
+    for run_id in (first, second, "of-another-project"):
+        shop.staging.put(_marker(run_id), b"{}")
+
+    states = _states(run)
+    run("staging", "clean", "--yes")
+
+    assert states[_marker(first)] == "loaded"
+    assert states[_marker(second)] == "pending"
+    assert states[_marker("of-another-project")] == "foreign"
+    [pending] = shop.mark().pending
+    assert _keys(shop) == {pending.key, _marker(second), _marker("of-another-project")}
+
+
+def _leave_unfinished(shop: Shop, run_id: str) -> None:
+    (
+        shop.staging.root / f"year=2025/.unfinished-0a0b-orders_20250801_batch_0007_{run_id}_a1.parquet~"
+    ).touch()
+
+
+def test_what_killed_writers_left_is_shown_and_goes_unless_its_run_goes_on(shop: Shop, run: Run) -> None:
+    over = shop.extract(1)
+    with shop.hold("customers") as held:
+        flying = shop.plan(held, None, Position.of(1))
+    for run_id in (over, flying, "other-project"):
+        _leave_unfinished(shop, run_id)
+
+    listed = json.loads(run("staging", "list", "--json").stdout)
+    text = run("staging", "clean", "--yes").stdout
+
+    unfinished = {item["key"]: item["state"] for item in listed if item["unfinished"]}
+    key = "year=2025/orders_20250801_batch_0007_{}_a1.parquet".format
+    assert unfinished == {key(over): "orphaned", key(flying): "in_flight", key("other-project"): "foreign"}
+    assert f"{key(over)} (unfinished)" in text
+    assert {item.key for item in shop.staging.unfinished()} == {key(flying), key("other-project")}
+
+
+def test_clean_tells_programs_what_became_of_each_file(shop: Shop, filled: dict[str, str], run: Run) -> None:
+    result = run("staging", "clean", "--yes", "--json")
+    items = {item["key"]: (item["state"], item["deleted"]) for item in json.loads(result.stdout)}
+    assert items == {key: (state, True) for key, state in filled.items() if state in ("loaded", "orphaned")}
+    assert json.loads(run("staging", "clean", "--yes", "--json").stdout) == []

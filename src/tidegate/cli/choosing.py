@@ -76,6 +76,17 @@ def print_json(data: Any, *, compact: bool = False) -> None:
     sys.stdout.flush()
 
 
+def print_json_list(items: Iterable[Any]) -> None:
+    """A list as it comes: the reader gets the first item before there is a last one."""
+    between = "["
+    for item in items:
+        text = json.dumps(item, indent=2, ensure_ascii=False, default=str)
+        sys.stdout.write(f"{between}\n{text}")
+        between = ","
+    sys.stdout.write("[]\n" if between == "[" else "\n]\n")
+    sys.stdout.flush()
+
+
 def _can_ask() -> bool:
     return sys.stdin.isatty()
 

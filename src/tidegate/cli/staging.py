@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from tidegate.cli.choosing import (
     confirm,
     json_option,
     pipelines_option,
-    print_json,
+    print_json_list,
     tables_option,
     yes_option,
 )
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tidegate.config.pipelines import Pipeline
     from tidegate.core.watermark import StreamId
     from tidegate.staging.contract import Staging
-    from tidegate.sync.staged import Listed
+    from tidegate.sync.staged import Cleaning, Listed, ObjectState, Selection, Totals, Wanted
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -83,41 +84,46 @@ def list_(
     as_json: bool,
 ) -> None:
     """List staged files and what becomes of them."""
-    from tidegate.observe.figures import moment, size
-    from tidegate.sync.clock import now
     from tidegate.sync.staged import ObjectState
 
     invocation = invocation_of(ctx)
-    wanted = _states(loaded=loaded, orphaned=orphaned) or frozenset(ObjectState)
-    before = now() - older_than if older_than else None
-    found = [
-        item
-        for _, items in _listed(invocation, pipelines)
-        for item in items
-        if item.state in wanted
-        and _asked(item.stream, pipelines, tables, invocation)
-        and (before is None or item.object.modified < before)
-    ]
+    states = _states(loaded=loaded, orphaned=orphaned) or frozenset(ObjectState)
+    wanted = _wanted(invocation, pipelines, tables, states, older_than)
+    found = (item for _, items in _listed(invocation, pipelines) for item in items if wanted.asks_for(item))
     if as_json:
-        print_json([_json(item) for item in found])
-        return
-    rows = [
-        [
-            item.state.value,
-            str(item.stream or "–"),
-            size(item.object.bytes),
-            moment(item.object.modified),
-            item.object.key,
+        print_json_list(map(_json, found))
+    else:
+        _show(invocation, found)
+
+
+def _show(invocation: Invocation, found: Iterable[Listed]) -> None:
+    """As tables, one after another: nobody waits for the last of many files to see the first."""
+    from tidegate.observe.figures import moment, size
+    from tidegate.staging.pages import pages
+    from tidegate.sync.staged import Totals
+
+    totals = Totals()
+    for page in pages(found):
+        rows = [
+            [
+                item.state.value,
+                str(item.stream or "–"),
+                size(item.object.bytes) if item.unfinished is None else "–",
+                moment(item.object.modified),
+                _name(item),
+            ]
+            for item in page
         ]
-        for item in found
-    ]
-    invocation.terminal.table(["state", "table", "size", "written", "file"], rows)
-    invocation.terminal.say(_totals(found))
+        invocation.terminal.table(["state", "table", "size", "written", "file"], rows)
+        for item in page:
+            totals.add(item)
+    invocation.terminal.say(_in_words(totals))
 
 
 @command.command()
 @_filters
 @yes_option
+@json_option
 @click.pass_context
 def clean(
     ctx: click.Context,
@@ -130,54 +136,78 @@ def clean(
     orphaned: bool,
     yes: bool,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Delete files that are loaded or orphaned, after showing them and asking."""
-    from tidegate.sync.clock import now
-    from tidegate.sync.staged import ObjectState, choose
+    from tidegate.sync.staged import ObjectState, Selection, Totals
 
     invocation = invocation_of(ctx)
     states = _states(loaded=loaded, orphaned=orphaned) or frozenset(
         {ObjectState.LOADED, ObjectState.ORPHANED}
     )
-    before = now() - older_than if older_than else None
-    chosen: list[tuple[Staging, list[Listed]]] = []
-    for staging, items in _listed(invocation, pipelines):
-        asked = _asker(pipelines, tables, invocation)
-        chosen.append((staging, choose(items, states=states, tables=asked, before=before)))
-    everything = [item for _, items in chosen for item in items]
-    if not everything:
-        invocation.terminal.say("there is nothing to delete")
-        return
-    for item in everything:
-        invocation.terminal.say(f"{item.state.value:<9} {item.object.key}")
-    confirm(f"Delete {_totals(everything)}?", yes=yes or force)
-    for staging, items in chosen:
-        _delete(invocation, staging, items)
+    wanted = _wanted(invocation, pipelines, tables, states, older_than)
+    totals = Totals()
+    with ExitStack() as opened:
+        chosen: list[tuple[Staging, Selection]] = []
+        for staging, items in _listed(invocation, pipelines):
+            selection = opened.enter_context(closing(Selection()))
+            chosen.append((staging, selection))
+            for item in filter(wanted.may_go, items):
+                selection.add(item)
+                totals.add(item)
+                if not as_json:
+                    invocation.terminal.say(f"{item.state.value:<9} {_name(item)}")
+        if totals.count:
+            confirm(f"Delete {_in_words(totals)}?", yes=yes or force)
+        done = (cleaned for staging, selection in chosen for cleaned in _delete(staging, selection))
+        if as_json:
+            print_json_list(_json(item) | {"deleted": gone} for item, gone in _each(done))
+        elif totals.count:
+            _report(invocation, done)
+        else:
+            invocation.terminal.say("there is nothing to delete")
 
 
-def _delete(invocation: Invocation, staging: Staging, items: Sequence[Listed]) -> None:
-    from tidegate.observe.figures import counted, size
+def _delete(staging: Staging, selection: Selection) -> Iterator[Cleaning]:
     from tidegate.state.process import this_process
     from tidegate.sync.clock import new_token, now
     from tidegate.sync.staged import delete
 
-    done = delete(items, staging, holder=this_process("tidegate staging clean"), clock=now, token=new_token)
-    freed = size(sum(item.object.bytes for item in done.deleted))
-    invocation.terminal.say(f"{counted(len(done.deleted), 'file')} deleted, {freed} freed")
-    for stream in sorted({item.stream for item in done.kept if item.stream is not None}):
-        count = sum(item.stream == stream for item in done.kept)
-        kept = f"{counted(count, 'file')} of {stream} kept"
-        invocation.terminal.warn(f"{kept}: a run holds the table, or refers to them again")
+    holder = this_process("tidegate staging clean")
+    return delete(selection, staging, holder=holder, clock=now, token=new_token)
 
 
-def _states(*, loaded: bool, orphaned: bool) -> Any:
+def _each(done: Iterable[Cleaning]) -> Iterator[tuple[Listed, bool]]:
+    for cleaned in done:
+        yield from ((item, True) for item in cleaned.deleted)
+        yield from ((item, False) for item in cleaned.kept)
+
+
+def _report(invocation: Invocation, done: Iterable[Cleaning]) -> None:
+    from tidegate.observe.figures import counted, size
+
+    deleted = freed = 0
+    kept: Counter[StreamId] = Counter()
+    try:
+        for cleaned in done:
+            deleted += len(cleaned.deleted)
+            freed += sum(item.object.bytes for item in cleaned.deleted)
+            kept[cleaned.stream] += len(cleaned.kept)
+    finally:  # also when some could not be deleted: what is gone is gone
+        invocation.terminal.say(f"{counted(deleted, 'file')} deleted, {size(freed)} freed")
+    for stream in sorted(stream for stream, count in kept.items() if count):
+        left = f"{counted(kept[stream], 'file')} of {stream} kept"
+        invocation.terminal.warn(f"{left}: a run holds the table, or refers to them again")
+
+
+def _states(*, loaded: bool, orphaned: bool) -> frozenset[ObjectState]:
     from tidegate.sync.staged import ObjectState
 
     chosen = {ObjectState.LOADED: loaded, ObjectState.ORPHANED: orphaned}
     return frozenset(state for state, wanted in chosen.items() if wanted)
 
 
-def _listed(invocation: Invocation, names: Sequence[str]) -> list[tuple[Staging, list[Listed]]]:
+def _listed(invocation: Invocation, names: Sequence[str]) -> Iterator[tuple[Staging, Iterator[Listed]]]:
     """Staging areas of the chosen pipelines, judged by the stores of *all* pipelines that use them."""
     from tidegate.state.opening import open_store
     from tidegate.sync.library import open_staging
@@ -187,51 +217,53 @@ def _listed(invocation: Invocation, names: Sequence[str]) -> list[tuple[Staging,
     for pipeline in chosen_pipelines(invocation, names):
         areas.setdefault(pipeline.staging_name, pipeline)
     all_pipelines = chosen_pipelines(invocation, ())
-    found = []
     for name, pipeline in areas.items():
         stores = {other.state_name: other.state for other in all_pipelines if other.staging_name == name}
         staging = open_staging(pipeline.staging)
-        found.append((staging, list_staged(staging, [open_store(state) for state in stores.values()])))
-    return found
+        yield staging, list_staged(staging, [open_store(state) for state in stores.values()])
 
 
-def _asker(
-    pipelines: Sequence[str], tables: Sequence[str], invocation: Invocation
-) -> Callable[[StreamId], bool]:
+def _wanted(
+    invocation: Invocation,
+    pipelines: Sequence[str],
+    tables: Sequence[str],
+    states: frozenset[ObjectState],
+    older_than: timedelta | None,
+) -> Wanted:
+    from tidegate.sync.clock import now
+    from tidegate.sync.staged import Wanted
+
     names = {pipeline.name for pipeline in chosen_pipelines(invocation, pipelines)} if pipelines else None
 
-    def asked(stream: StreamId) -> bool:
+    def asked(stream: StreamId | None) -> bool:
         from tidegate.config.spelling import matches
         from tidegate.sync.streams import owner
 
+        if stream is None:
+            return not tables and not pipelines
         own = owner(stream).name
         in_pipeline = names is None or stream.pipeline in names
         return in_pipeline and (not tables or any(matches(name, own) for name in tables))
 
-    return asked
+    return Wanted(states, asked, now() - older_than if older_than else None)
 
 
-def _asked(
-    stream: StreamId | None, pipelines: Sequence[str], tables: Sequence[str], invocation: Invocation
-) -> bool:
-    if stream is None:
-        return not tables and not pipelines
-    return _asker(pipelines, tables, invocation)(stream)
-
-
-def _totals(items: Sequence[Listed]) -> str:
+def _in_words(totals: Totals) -> str:
     from tidegate.observe.figures import counted, size
 
-    states = Counter(item.state.value for item in items)
-    split = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
-    total = size(sum(item.object.bytes for item in items))
-    return f"{counted(len(items), 'file')} ({split}), {total}" if items else "no files"
+    split = ", ".join(f"{number:,} {state.value}" for state, number in sorted(totals.states.items()))
+    return f"{counted(totals.count, 'file')} ({split}), {size(totals.bytes)}" if totals.count else "no files"
+
+
+def _name(item: Listed) -> str:
+    return item.object.key if item.unfinished is None else f"{item.object.key} (unfinished)"
 
 
 def _json(item: Listed) -> dict[str, Any]:
     return {
         "key": item.object.key,
         "state": item.state.value.replace(" ", "_"),
+        "unfinished": item.unfinished is not None,
         "pipeline": item.stream.pipeline if item.stream else None,
         "table": item.stream.name if item.stream else None,
         "bytes": item.object.bytes,

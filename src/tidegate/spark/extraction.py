@@ -33,7 +33,7 @@ from tidegate.core.types import Column, Kind
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.masking import mask, masked_columns
-from tidegate.staging.contract import Staging
+from tidegate.staging.contract import ObjectWriter, Staging
 from tidegate.staging.layout import SegmentPath
 from tidegate.staging.parquet import write_segment
 
@@ -138,13 +138,13 @@ def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
                 _prepared(first, batches, work, span, staged),
                 compression=work.compression,
             )
-        rows = _rows_in(work.staging, key, span.rows)
+        rows = _rows_in(writer, span.rows)
         segment = Segment(
             key=key,
             rows=rows,
             bytes=writer.result.bytes,
             etag=writer.result.etag,
-            checksum=writer.result.etag,
+            checksum=writer.result.checksum,
             run=work.run_number,
             chunk=chunk.number,
             window=chunk.window,
@@ -178,12 +178,16 @@ def _prepared(
         yield mask(batch, work.masks, staged)
 
 
-def _rows_in(staging: Staging, key: str, written: int) -> int:
-    """What the finished file says of itself: the receipt is about the file, not about our intentions."""
-    with staging.open(key) as file:
+def _rows_in(writer: ObjectWriter, written: int) -> int:
+    """What the finished file says of itself: the receipt is about the file, not about our intentions.
+
+    Where reading costs a request, the bytes that were kept while writing may answer, but only once the
+    other side has confirmed the digest of the whole: then they are the file's own.
+    """
+    with writer.reopen() as file:
         rows = int(pq.read_metadata(file).num_rows)
     if rows != written:
-        raise StagingError(f"the segment holds {rows} rows, {written} were written", where=key)
+        raise StagingError(f"the segment holds {rows} rows, {written} were written", where=writer.result.key)
     return rows
 
 
@@ -228,18 +232,20 @@ def _position(value: Any) -> Position:
     return Position.of(value)
 
 
-def receipts(staging: Staging, paths: SegmentPath, seen: set[str]) -> list[Receipt]:
+def receipts(staging: Staging, paths: SegmentPath, seen: set[str], first: int = 0) -> list[Receipt]:
     """The receipts of a run that lie in staging and are not in `seen`, which grows by their keys.
 
+    Those of chunks before `first` are not even listed: over a long run, a look costs the same to its end.
     Several attempts at one chunk may have finished; any of them is good, the first one counts.
     """
-    found = []
-    for item in staging.list(paths.receipts):
-        if item.key in seen or not item.key.endswith(".json"):
-            continue
-        seen.add(item.key)
-        found.append(Receipt.from_json(json.loads(staging.get(item.key))))
-    return found
+    listed = staging.list(paths.receipts, after=paths.before_receipts(first))
+    unseen = [item.key for item in listed if item.key.endswith(".json") and item.key not in seen]
+    seen.update(unseen)
+    return read_receipts(staging, unseen)
+
+
+def read_receipts(staging: Staging, keys: list[str]) -> list[Receipt]:
+    return [Receipt.from_json(json.loads(data)) for data in staging.get_all(keys)]
 
 
 def _parts(error: TidegateError) -> dict[str, str | None]:

@@ -10,6 +10,8 @@ from tidegate.config.settings import Layout
 from tidegate.core.watermark import StreamId
 
 RECEIPTS = "_receipts"
+RUNS = "_runs"
+MARKER = "_SUCCESS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +44,55 @@ class SegmentPath:
     @property
     def receipts(self) -> str:
         """The folder of this run's receipts."""
-        pipeline, name = safe_name(self.stream.pipeline), safe_name(self.stream.name)
-        return f"{_folder(self.prefix)}{RECEIPTS}/{pipeline}/{name}/{self.run_id}"
+        return self._of_run(RECEIPTS)
 
     def receipt(self, chunk: int, attempt: str) -> str:
-        return f"{self.receipts}/{chunk:06d}-{attempt}.json"
+        return f"{self.before_receipts(chunk)}-{attempt}.json"
+
+    def before_receipts(self, chunk: int) -> str:
+        """Comes before every receipt of this chunk and after those of the chunks in front of it."""
+        return f"{self.receipts}/{chunk:09d}"
+
+    @property
+    def marker(self) -> str:
+        """Says that the run is complete. Run ids begin with the time, so the newest marker is the last."""
+        return f"{self._of_run(RUNS)}/{MARKER}"
+
+    def _of_run(self, folder: str) -> str:
+        """Beside the data, under a name that readers of a folder leave out."""
+        pipeline, name = safe_name(self.stream.pipeline), safe_name(self.stream.name)
+        return f"{_folder(self.prefix)}{folder}/{pipeline}/{name}/{self.run_id}"
+
+
+_SEGMENT = re.compile(r"_batch_\d+_(?P<run>[^_/]+)_[^_/]+\.parquet$")
+_BESIDE = re.compile(
+    rf"(?:^|/)(?:{RECEIPTS}/[^/]+/[^/]+/(?P<receipt>[^/]+)/[^/]+\.json"
+    rf"|{RUNS}/[^/]+/[^/]+/(?P<marker>[^/]+)/{MARKER})$"
+)
 
 
 def run_of(key: str) -> str | None:
-    """The run a segment's key belongs to."""
-    found = re.search(r"_batch_\d+_([^_/]+)_[^_/]+\.parquet$", key)
-    return found[1] if found else None
+    """The run that a segment, a receipt or a marker belongs to."""
+    beside = _BESIDE.search(key)
+    if beside is not None:
+        return beside["receipt"] or beside["marker"]
+    segment = _SEGMENT.search(key)
+    return segment["run"] if segment else None
+
+
+def is_marker(key: str) -> bool:
+    beside = _BESIDE.search(key)
+    return beside is not None and beside["marker"] is not None
 
 
 def safe_name(name: str) -> str:
     """A name as one part of a path. Different names may meet; run and attempt keep their objects apart."""
-    return re.sub(r"[^\w-]+", "_", name).strip("_")[:100] or "unnamed"
+    plain = re.sub(r"[^\w-]+", "_", name).strip("_")
+    # File systems count bytes, and a character may have four.
+    return plain.encode()[:_LONGEST].decode(errors="ignore") or "unnamed"
+
+
+_LONGEST = 100
 
 
 def _folder(prefix: str) -> str:

@@ -6,9 +6,10 @@ import errno
 import hashlib
 import io
 import os
+import re
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +18,10 @@ from typing import IO, Any, BinaryIO, cast
 import pyarrow as pa
 
 from tidegate.core.errors import StagingError
-from tidegate.staging.contract import StagedObject
+from tidegate.staging.contract import StagedObject, Unfinished
 
-_UNFINISHED = ".unfinished-"
+_UNFINISHED = re.compile(r"\.unfinished-(?P<id>[0-9a-f]+)-(?P<name>.+)~")
+"""It says what is being written, so that leftovers of dead runs can be told, and ends like no data file."""
 
 
 class _HashingFile(io.RawIOBase):
@@ -45,9 +47,10 @@ class _HashingFile(io.RawIOBase):
 
 
 class _LocalWriter:
-    def __init__(self, key: str, sink: _HashingFile) -> None:
+    def __init__(self, key: str, path: Path, sink: _HashingFile) -> None:
         self.file = cast(BinaryIO, sink)
         self._key = key
+        self._path = path
         self._result: StagedObject | None = None
 
     @property
@@ -56,24 +59,33 @@ class _LocalWriter:
             raise StagingError("the object is not complete yet", where=self._key)
         return self._result
 
+    def reopen(self) -> pa.NativeFile:
+        with _problems(str(self._path)):
+            return pa.OSFile(str(self._path), "rb")
+
     def finished(self, sink: _HashingFile, modified: datetime) -> None:
-        self._result = StagedObject(self._key, sink.size, sink.digest.hexdigest(), modified)
+        digest = sink.digest.hexdigest()
+        self._result = StagedObject(self._key, sink.size, digest, modified, digest)
 
 
 @dataclass(frozen=True)
 class LocalStaging:
     root: Path
 
+    @property
+    def pace(self) -> float:
+        return 0.2
+
     @contextmanager
     def create(self, key: str) -> Iterator[_LocalWriter]:
         path = self._path(key)
-        unfinished = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+        unfinished = _beside(path, secrets.token_hex(4))
         with _problems(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with unfinished.open("xb") as file:
                     sink = _HashingFile(file)
-                    writer = _LocalWriter(key, sink)
+                    writer = _LocalWriter(key, path, sink)
                     yield writer
                     file.flush()
                     os.fsync(file.fileno())
@@ -93,6 +105,9 @@ class LocalStaging:
         with _problems(str(self._path(key))):
             return self._path(key).read_bytes()
 
+    def get_all(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
     def stat(self, key: str) -> StagedObject | None:
         path = self._path(key)
         try:
@@ -102,6 +117,9 @@ class LocalStaging:
         # A local file system keeps no digest; size tells a whole file, its receipt tells the digest.
         return StagedObject(key, found.st_size, "", datetime.fromtimestamp(found.st_mtime, UTC))
 
+    def stat_all(self, keys: Sequence[str]) -> dict[str, StagedObject]:
+        return {key: found for key in keys if (found := self.stat(key)) is not None}
+
     def open(self, key: str) -> pa.NativeFile:
         with _problems(str(self._path(key))):
             return pa.OSFile(str(self._path(key)), "rb")
@@ -109,17 +127,44 @@ class LocalStaging:
     def local_path(self, key: str) -> Path:
         return self._path(key)
 
-    def list(self, prefix: str = "") -> Iterator[StagedObject]:
-        folder = self.root / prefix if prefix else self.root
-        for parent, folders, files in os.walk(folder):
-            folders.sort()
-            for name in sorted(files):
-                if name.startswith(_UNFINISHED):
-                    continue
-                key = (Path(parent) / name).relative_to(self.root).as_posix()
-                found = self.stat(key)
-                if found is not None:
-                    yield found
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[StagedObject]:
+        for path in self._files(self.root / prefix):
+            key = path.relative_to(self.root).as_posix()
+            if _UNFINISHED.fullmatch(path.name) or key <= after:
+                continue
+            found = self.stat(key)
+            if found is not None:
+                yield found
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        for path in self._files(self.root):
+            parts = _UNFINISHED.fullmatch(path.name)
+            if parts is None:
+                continue
+            with suppress(FileNotFoundError):  # it has ended since
+                began = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+                key = path.with_name(parts["name"]).relative_to(self.root).as_posix()
+                yield Unfinished(key, parts["id"], began)
+
+    def discard(self, item: Unfinished) -> None:
+        path = self._path(item.key)
+        with _problems(str(path)):
+            _beside(path, item.id).unlink(missing_ok=True)
+        self._prune(path.parent)
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        """All files below a folder, in the order of their keys: `a-b` comes before `a/b`."""
+        with _problems(str(folder)):
+            try:
+                with os.scandir(folder) as found:
+                    entries = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in found]
+            except (FileNotFoundError, NotADirectoryError):
+                return
+        for name in sorted(entries):
+            if name.endswith("/"):
+                yield from self._files(folder / name)
+            else:
+                yield folder / name
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -144,6 +189,10 @@ class LocalStaging:
             except OSError:
                 return
             folder = folder.parent
+
+
+def _beside(path: Path, write: str) -> Path:
+    return path.with_name(f".unfinished-{write}-{path.name}~")
 
 
 @contextmanager

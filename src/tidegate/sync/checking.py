@@ -117,8 +117,9 @@ def _counts(stream: StreamId, mark: Watermark) -> Iterator[Finding]:
 
 
 def _pending(stream: StreamId, mark: Watermark, staging: Staging) -> Iterator[Finding]:
+    there = staging.stat_all([segment.key for segment in mark.pending])
     for segment in mark.pending:
-        found = staging.stat(segment.key)
+        found = there.get(segment.key)
         if found is not None and found.bytes == segment.bytes:
             continue
         problem = "is gone" if found is None else f"has {found.bytes:,} bytes, not {segment.bytes:,}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from tidegate.config.settings import TableSettings
 from tidegate.core import transitions
 from tidegate.core.deadlines import Deadline
 from tidegate.core.errors import SourceError, StagingError, TidegateError
 from tidegate.core.receipts import Receipt
-from tidegate.core.watermark import Run, RunKind
+from tidegate.core.watermark import Run, RunKind, StreamId
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extraction, extract, receipts
@@ -21,9 +22,8 @@ from tidegate.staging.contract import Staging
 from tidegate.staging.layout import SegmentPath
 from tidegate.state.hold import HeldStream
 from tidegate.sync.job import TableJob
+from tidegate.sync.markers import StagedChunk
 from tidegate.sync.progress import Progress
-
-_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Extractor:
     progress: Progress
     clock: Callable[[], datetime]
     deadline: Deadline
+    proved: dict[str, StagedChunk] = field(default_factory=dict)
+    """What was committed here, by the keys of the receipts, for the markers of the runs."""
 
     def round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
         """Stage the chunks of the current round that have no receipt yet, committing as they finish."""
@@ -50,8 +52,7 @@ class Extractor:
         self._demand_complete(held, job)
 
     def paths(self, job: TableJob, run: Run) -> SegmentPath:
-        settings = job.settings
-        return SegmentPath(settings.layout, settings.prefix, job.stream, run.id, run.started_at)
+        return paths_of(job.settings, job.stream, run)
 
     def _watch(
         self,
@@ -69,7 +70,7 @@ class Extractor:
         answer = _in_background(
             lambda: extract(session, work, chunks, self._parallelism(job)), str(job.stream)
         )
-        while not wait([answer], _POLL_SECONDS).done:
+        while not wait([answer], self.staging.pace).done:
             held.check()
             ledger.collect()
             self._commit(held, ledger, job)
@@ -88,6 +89,7 @@ class Extractor:
             return
         held.commit(transitions.advance(held.mark, proved, self.clock()))
         for receipt in proved:
+            self.proved[ledger.key(receipt)] = StagedChunk.of(receipt)
             self.progress.staged(job.stream, receipt)
 
     def _demand_complete(self, held: HeldStream, job: TableJob) -> None:
@@ -127,6 +129,10 @@ class Extractor:
         return job.settings.parallelism or self.session.settings.cores or _CLUSTER_PARALLELISM
 
 
+def paths_of(settings: TableSettings, stream: StreamId, run: Run) -> SegmentPath:
+    return SegmentPath(settings.layout, settings.prefix, stream, run.id, run.started_at)
+
+
 _CLUSTER_PARALLELISM = 8
 """Chunks at once on a cluster, unless the pipeline says otherwise: what most sources bear."""
 
@@ -146,21 +152,32 @@ class _Receipts:
 
     def collect(self) -> None:
         """Look for what the tasks, or those of an earlier attempt, have left in staging."""
-        self.add(receipts(self._staging, self._paths, self._seen))
+        self.add(receipts(self._staging, self._paths, self._seen, self._next))
 
     def add(self, found: list[Receipt]) -> None:
-        for receipt in found:
-            chunk = self._chunks.get(receipt.chunk)
-            # A receipt of another cut of the same run would prove another range: it does not count.
-            if chunk is not None and receipt.window == chunk.window and self._is_there(receipt):
-                self._found.setdefault(receipt.chunk, receipt)
+        """Take those that count; each is looked at once, whichever way it comes."""
+        fresh = [receipt for receipt in found if self._fits(receipt)]
+        for receipt in self._whole(fresh):
+            self._seen.add(self.key(receipt))
+            self._found.setdefault(receipt.chunk, receipt)
 
-    def _is_there(self, receipt: Receipt) -> bool:
+    def key(self, receipt: Receipt) -> str:
+        return self._paths.receipt(receipt.chunk, receipt.attempt)
+
+    def _fits(self, receipt: Receipt) -> bool:
+        """A receipt of another cut of the same run would prove another range: it does not count."""
+        chunk = self._chunks.get(receipt.chunk)
+        return receipt.chunk not in self._found and chunk is not None and receipt.window == chunk.window
+
+    def _whole(self, found: list[Receipt]) -> list[Receipt]:
         """No mark ever refers to a file that is not there, whole: such a chunk is done again."""
-        if receipt.segment is None:
-            return True
-        found = self._staging.stat(receipt.segment.key)
-        return found is not None and found.bytes == receipt.segment.bytes
+        there = self._staging.stat_all([receipt.segment.key for receipt in found if receipt.segment])
+        return [
+            receipt
+            for receipt in found
+            if receipt.segment is None
+            or (receipt.segment.key in there and there[receipt.segment.key].bytes == receipt.segment.bytes)
+        ]
 
     def take_contiguous(self) -> list[Receipt]:
         taken = []

@@ -15,7 +15,7 @@ from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Schema
 from tidegate.core.watermark import Watermark
-from tidegate.staging.contract import Staging
+from tidegate.staging.contract import StagedObject, Staging
 from tidegate.state.hold import HeldStream
 from tidegate.sync.progress import Progress
 from tidegate.targets.contract import StagedSegment, Target, TargetTable
@@ -47,29 +47,35 @@ class Loader:
             target.prepare(table, schemas[fingerprint])
         for group in _groups(mark.pending):
             self.deadline.demand(self.clock(), where=str(mark.stream), stopped="between two loads")
-            staged = [self._staged(segment, schemas) for segment in group]
+            staged = self._staged(group, schemas)
             held.check()
             _load_once(target, table, staged, generation=mark.generation, fence=held.lease.fence)
             moved, events = transitions.loaded(held.mark, {s.key for s in group}, self.clock())
             held.commit(moved, events)
             self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
 
-    def _staged(self, segment: Segment, schemas: dict[str, Schema]) -> StagedSegment:
-        found = self.staging.stat(segment.key)
-        if found is None or found.bytes != segment.bytes:
-            problem = (
-                "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
+    def _staged(self, group: list[Segment], schemas: dict[str, Schema]) -> list[StagedSegment]:
+        there = self.staging.stat_all([segment.key for segment in group])
+        for segment in group:
+            self._demand_whole(segment, there.get(segment.key))
+        return [
+            StagedSegment(
+                segment=segment,
+                schema=schemas[segment.schema],
+                path=self.staging.local_path(segment.key),
+                open=partial(self.staging.open, segment.key),
             )
-            raise StagingError(
-                f"a pending segment {problem}",
-                where=self.staging.url(segment.key),
-                hint="put the file back, or roll back to before its run with `tidegate watermark rollback`",
-            )
-        return StagedSegment(
-            segment=segment,
-            schema=schemas[segment.schema],
-            path=self.staging.local_path(segment.key),
-            open=partial(self.staging.open, segment.key),
+            for segment in group
+        ]
+
+    def _demand_whole(self, segment: Segment, found: StagedObject | None) -> None:
+        if found is not None and found.bytes == segment.bytes:
+            return
+        problem = "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
+        raise StagingError(
+            f"a pending segment {problem}",
+            where=self.staging.url(segment.key),
+            hint="put the file back, or roll back to before its run with `tidegate watermark rollback`",
         )
 
 

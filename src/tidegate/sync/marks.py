@@ -222,11 +222,12 @@ def _last_run(segments: list[Segment], mark: Watermark) -> list[Segment]:
     return [segment for segment in segments if segment.run == last]
 
 
-def _still_there(segments: Iterable[Segment], staging: Staging) -> Reload:
+def _still_there(segments: Sequence[Segment], staging: Staging) -> Reload:
     again: list[Segment] = []
     gone: list[Segment] = []
+    there = staging.stat_all([segment.key for segment in segments])
     for segment in segments:
-        found = staging.stat(segment.key)
+        found = there.get(segment.key)
         (again if found is not None and found.bytes == segment.bytes else gone).append(segment)
     return Reload(tuple(again), tuple(gone))
 

@@ -32,9 +32,10 @@ from tidegate.sources.contract import Source
 from tidegate.spark.session import LazySession
 from tidegate.state.hold import HeldStream
 from tidegate.sync.continuity import demand_loadable
-from tidegate.sync.extracting import Extractor
+from tidegate.sync.extracting import Extractor, paths_of
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.loading import Loader
+from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
 from tidegate.sync.ranges import range_job, sync_range
@@ -196,7 +197,13 @@ class _Work:
             with self.parts.hold(stored.stream, self.clock, self.token) as held, self._recorded(held):
                 demand_loadable(mark, settings, stored.stream)
                 self._loader(count).load(held, table)
+                self._conclude(held, settings)
         return Passage()
+
+    def _conclude(self, held: HeldStream, settings: TableSettings) -> None:
+        mark, run = held.watermark, finished_run(held.watermark)
+        if mark is not None and run is not None:
+            conclude(self.parts.staging, paths_of(settings, held.stream, run), mark, run, {})
 
     @contextmanager
     def _recorded(self, held: HeldStream) -> Iterator[None]:

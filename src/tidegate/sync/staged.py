@@ -1,14 +1,17 @@
 """What lies in staging, and what of it may go.
 
-Objects are listed first and the state is read afterwards: whatever a run stages in between is not in the
-list, and what it has staged before is explained by the state. Only objects of runs that this project's
-history knows are ever deleted, each under the lease of its stream and after a second look.
+The state is read first and the objects are listed as they come, so a listing says its first words at once
+and needs no memory for its length. What is said of an object may be out of date by then, so nothing is
+deleted on the strength of it: only objects of runs that this project's history knows ever go, each under
+the lease of its stream and after a second look.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+import pickle
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -17,19 +20,19 @@ from typing import TYPE_CHECKING
 from tidegate.core.errors import LeaseHeld
 from tidegate.core.leases import Holder
 from tidegate.core.watermark import StreamId
-from tidegate.staging.layout import RECEIPTS, run_of
+from tidegate.staging.contract import StagedObject, Unfinished
+from tidegate.staging.layout import is_marker, run_of
+from tidegate.staging.pages import pages
 from tidegate.state.contract import Store
 from tidegate.state.hold import hold
 
 if TYPE_CHECKING:
-    from tidegate.staging.contract import StagedObject, Staging
-
-_RECEIPT = re.compile(rf"(?:^|/){RECEIPTS}/[^/]+/[^/]+/(?P<run>[^/]+)/[^/]+\.json$")
+    from tidegate.staging.contract import Staging
 
 
 class ObjectState(StrEnum):
     PENDING = "pending"
-    """Waits to be loaded; never touched."""
+    """Waits to be loaded, or marks a run of which something does; never touched."""
     IN_FLIGHT = "in flight"
     """Belongs to a run that is not finished, and may still count; never touched."""
     LOADED = "loaded"
@@ -45,6 +48,8 @@ class Listed:
     state: ObjectState
     stream: StreamId | None
     store: Store | None
+    unfinished: Unfinished | None = None
+    """The write that has not ended; then there is no object of that key yet, or another write's."""
 
 
 @dataclass
@@ -52,36 +57,50 @@ class _Known:
     """What the stores say about keys and runs."""
 
     pending: set[str] = field(default_factory=set)
+    pending_runs: set[str | None] = field(default_factory=set)
     loaded: set[str] = field(default_factory=set)
     open_runs: set[str] = field(default_factory=set)
     runs: dict[str, tuple[StreamId, Store]] = field(default_factory=dict)
 
+    def judge(self, item: StagedObject | Unfinished) -> Listed:
+        stream, store = self.runs.get(run_of(item.key) or "", (None, None))
+        if isinstance(item, StagedObject):
+            return Listed(item, self.state(item.key), stream, store)
+        shown = StagedObject(item.key, 0, "", item.began)
+        return Listed(shown, self.state_of_unfinished(item.key), stream, store, item)
+
     def state(self, key: str) -> ObjectState:
-        run = run_of_object(key)
         if key in self.pending:
             return ObjectState.PENDING
+        found = self.state_of_unfinished(key)
+        if found is not ObjectState.ORPHANED:
+            return found
+        if is_marker(key):
+            return ObjectState.PENDING if run_of(key) in self.pending_runs else ObjectState.LOADED
+        return ObjectState.LOADED if key in self.loaded else found
+
+    def state_of_unfinished(self, key: str) -> ObjectState:
+        """What has no content yet can be in flight or a leftover, if it is ours; its run tells."""
+        run = run_of(key)
         if run is None or run not in self.runs:
             return ObjectState.FOREIGN
-        if run in self.open_runs:
-            return ObjectState.IN_FLIGHT
-        return ObjectState.LOADED if key in self.loaded else ObjectState.ORPHANED
+        return ObjectState.IN_FLIGHT if run in self.open_runs else ObjectState.ORPHANED
+
+    def still(self, item: Listed) -> bool:
+        """Whether what was said of it holds."""
+        key = item.object.key
+        found = self.state(key) if item.unfinished is None else self.state_of_unfinished(key)
+        return found is item.state
 
 
-def run_of_object(key: str) -> str | None:
-    """The run that a segment or a receipt belongs to."""
-    found = _RECEIPT.search(key)
-    return found["run"] if found else run_of(key)
+def list_staged(staging: Staging, stores: Iterable[Store]) -> Iterator[Listed]:
+    """All objects, and writes that have not ended, with their state.
 
-
-def list_staged(staging: Staging, stores: Iterable[Store]) -> list[Listed]:
-    """All objects with their state; `stores` are those of every pipeline that uses this staging area."""
-    objects = list(staging.list())
+    `stores` are those of every pipeline that uses this staging area.
+    """
     known = _known(stores)
-    listed = []
-    for item in objects:
-        stream, store = known.runs.get(run_of_object(item.key) or "", (None, None))
-        listed.append(Listed(item, known.state(item.key), stream, store))
-    return listed
+    yield from map(known.judge, staging.unfinished())
+    yield from map(known.judge, staging.list())
 
 
 def _known(stores: Iterable[Store]) -> _Known:
@@ -107,6 +126,7 @@ def _learn(known: _Known, store: Store, stream: StreamId) -> None:
         return
     staged = mark.open_run.staged if mark.open_run else ()
     known.pending.update(segment.key for segment in (*mark.pending, *staged))
+    known.pending_runs.update(map(run_of, known.pending))
     if mark.open_run is not None:
         known.open_runs.add(mark.open_run.id)
     if mark.run is not None:
@@ -123,60 +143,111 @@ def _refuse(where: str) -> None:
     )
 
 
-def choose(
-    listed: Sequence[Listed],
-    *,
-    states: frozenset[ObjectState],
-    tables: Callable[[StreamId], bool],
-    before: datetime | None,
-) -> list[Listed]:
-    """Those that may go and are asked for."""
-    may_go = states & {ObjectState.LOADED, ObjectState.ORPHANED}
-    return [
-        item
-        for item in listed
-        if item.state in may_go
-        and item.stream is not None
-        and tables(item.stream)
-        and (before is None or item.object.modified < before)
-    ]
+@dataclass(frozen=True)
+class Wanted:
+    """What somebody asks for: states, tables, age."""
+
+    states: frozenset[ObjectState]
+    tables: Callable[[StreamId | None], bool]
+    before: datetime | None = None
+
+    def asks_for(self, item: Listed) -> bool:
+        return (
+            item.state in self.states
+            and self.tables(item.stream)
+            and (self.before is None or item.object.modified < self.before)
+        )
+
+    def may_go(self, item: Listed) -> bool:
+        """Asked for, and nothing that a run still needs or that is not ours."""
+        return item.state in (ObjectState.LOADED, ObjectState.ORPHANED) and self.asks_for(item)
+
+
+class Totals:
+    """How many there are of each state, and how large they are together."""
+
+    def __init__(self) -> None:
+        self.states: Counter[ObjectState] = Counter()
+        self.bytes = 0
+
+    def add(self, item: Listed) -> None:
+        self.states[item.state] += 1
+        self.bytes += item.object.bytes
+
+    @property
+    def count(self) -> int:
+        return self.states.total()
+
+
+class Selection:
+    """What was shown and chosen to go, in a temporary file: a million objects need no memory."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[StreamId, Store], int] = {}
+        self._rows = sqlite3.connect("")  # a database without a name is a file that vanishes when closed
+        self._rows.execute("CREATE TABLE chosen (stream INTEGER, marker INTEGER, item BLOB)")
+
+    def add(self, item: Listed) -> None:
+        if item.stream is None or item.store is None:
+            return
+        number = self._streams.setdefault((item.stream, item.store), len(self._streams))
+        row = (number, is_marker(item.object.key), pickle.dumps((item.object, item.state, item.unfinished)))
+        self._rows.execute("INSERT INTO chosen VALUES (?, ?, ?)", row)
+
+    def streams(self) -> Iterator[tuple[StreamId, Store, Iterator[list[Listed]]]]:
+        """The objects of each stream, in pages; markers first: none is left without its files."""
+        for (stream, store), number in self._streams.items():
+            rows = self._rows.execute(
+                "SELECT item FROM chosen WHERE stream = ? ORDER BY marker DESC, rowid", (number,)
+            )
+            yield stream, store, pages(_read_back(stream, store, rows))
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+def _read_back(stream: StreamId, store: Store, rows: Iterable[tuple[bytes]]) -> Iterator[Listed]:
+    for (item,) in rows:
+        found, state, unfinished = pickle.loads(item)
+        yield Listed(found, state, stream, store, unfinished)
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    deleted: tuple[Listed, ...]
-    kept: tuple[Listed, ...]
+    """What became of a page of objects of one stream."""
+
+    stream: StreamId
+    deleted: list[Listed]
+    kept: list[Listed]
     """Chosen, but by now referred to again, or of a table that a run holds."""
 
 
 def delete(
-    chosen: Sequence[Listed],
+    chosen: Selection,
     staging: Staging,
     *,
     holder: Holder,
     clock: Callable[[], datetime],
     token: Callable[[], str],
-) -> Cleaning:
+) -> Iterator[Cleaning]:
     """Delete, stream by stream, under its lease: nobody can make a file pending again meanwhile."""
-    deleted: list[Listed] = []
-    kept: list[Listed] = []
-    for (stream, store), items in _by_stream(chosen).items():
+    for stream, store, pages_of_it in chosen.streams():
         try:
-            with hold(store, stream, holder=holder, clock=clock, nonce=token()):
+            with hold(store, stream, holder=holder, clock=clock, nonce=token()) as held:
                 known = _Known()
                 _learn(known, store, stream)
-                gone = [item for item in items if known.state(item.object.key) is item.state]
-                staging.delete([item.object.key for item in gone])
+                for page in pages_of_it:
+                    held.check()
+                    yield _delete(staging, stream, page, known)
         except LeaseHeld:
-            gone = []
-        deleted += gone
-        kept += [item for item in items if item not in gone]
-    return Cleaning(tuple(deleted), tuple(kept))
+            for page in pages_of_it:
+                yield Cleaning(stream, [], page)
 
 
-def _by_stream(chosen: Sequence[Listed]) -> dict[tuple[StreamId, Store], list[Listed]]:
-    grouped: dict[tuple[StreamId, Store], list[Listed]] = {}
-    for item in chosen:
-        if item.stream is not None and item.store is not None:
-            grouped.setdefault((item.stream, item.store), []).append(item)
-    return grouped
+def _delete(staging: Staging, stream: StreamId, page: list[Listed], known: _Known) -> Cleaning:
+    gone = [item for item in page if known.still(item)]
+    for item in gone:
+        if item.unfinished is not None:
+            staging.discard(item.unfinished)
+    staging.delete([item.object.key for item in gone if item.unfinished is None])
+    return Cleaning(stream, gone, [item for item in page if not known.still(item)])

@@ -6,7 +6,7 @@
 4. commit `extracted` with the pending segments, in one compare-and-set;
 5. load pending segments and their ledger rows in one target transaction;
 6. commit `loaded`;
-7. clean up what is known to be loaded.
+7. mark the run as complete, and clean up what is known to be loaded.
 
 A crash between any two lines loses nothing and doubles nothing: run it again.
 """
@@ -14,13 +14,12 @@ A crash between any two lines loses nothing and doubles nothing: run it again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
-from tidegate.core.errors import StagingError
 from tidegate.core.watermark import Run, RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
@@ -29,6 +28,7 @@ from tidegate.sync.continuity import demand_continuity
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import TableJob
 from tidegate.sync.loading import Loader
+from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
 from tidegate.sync.progress import Progress
 
@@ -73,6 +73,7 @@ class TableSync:
         if mark is not None:
             demand_continuity(mark, job)
         if mark is None or run is None:
+            self._conclude_last(held, job)
             return Passage()
         self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
         held.commit(transitions.resume(mark, _schema(job), self.clock()))
@@ -117,7 +118,7 @@ class TableSync:
         finished, events = transitions.finish(held.mark, self.clock())
         held.commit(finished, events)
         self.load(held, job)
-        self._forget_receipts(job, finished.run)
+        self._conclude(held, job)
 
     def _round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
         run = held.mark.current_run
@@ -132,14 +133,19 @@ class TableSync:
         if self.loader is not None:
             self.loader.load(held, job.target)
 
-    def _forget_receipts(self, job: TableJob, run: Run | None) -> None:
-        """Receipts have done their work once the window is finished; losing one now loses nothing."""
-        if run is None:
-            return
-        staging = self.extractor.staging
-        folder = self.extractor.paths(job, run).receipts
-        with suppress(StagingError):
-            staging.delete([item.key for item in staging.list(folder)])
+    def _conclude_last(self, held: HeldStream, job: TableJob) -> None:
+        """If the last run died between the end of its window and its marker, do what was left."""
+        run = finished_run(held.watermark)
+        if run is not None and any(self.extractor.staging.list(self.extractor.paths(job, run).receipts)):
+            self.load(held, job)
+            self._conclude(held, job)
+
+    def _conclude(self, held: HeldStream, job: TableJob) -> None:
+        mark = held.mark
+        run = finished_run(mark)
+        if run is not None:
+            extractor = self.extractor
+            conclude(extractor.staging, extractor.paths(job, run), mark, run, extractor.proved)
 
 
 def _done(run: Run) -> bool:
