@@ -14,6 +14,8 @@ import pytest
 
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, LONG_AGO
+from tidegate.core.watermark import StreamId
+from tidegate.staging.layout import RECEIPTS, is_marker, run_of
 
 # The order of writes in a first sync of three chunks: planned, round, then one or more advances as chunks
 # finish, the load of what is pending, and the end of the window.
@@ -52,14 +54,14 @@ DRIVER: dict[str, dict[str, Any]] = {
         "event": "extracted",
         "moment": "after",
     },
-    "before the receipts are cleaned up": {"part": "staging", "method": "delete"},
+    "before the marker is written": {"part": "staging", "method": "stat"},
+    "between the marker and the end of the receipts": {"part": "staging", "method": "delete"},
     "before the lease is given back": {"part": "store", "method": "release"},
 }
 WORKER: dict[str, dict[str, Any]] = {
     "before a segment is written": {"part": "staging", "method": "create", "worker": True},
     "between a segment and its receipt": {"part": "staging", "method": "put", "worker": True},
     "after a receipt": {"part": "staging", "method": "put", "moment": "after", "worker": True},
-    "while a segment is checked": {"part": "staging", "method": "open", "worker": True},
 }
 
 
@@ -91,6 +93,7 @@ def test_a_sync_killed_in_the_driver_is_made_whole_by_the_next(place: Place, fau
     place.synced()
 
     place.agree()
+    _demand_markers(place)
 
 
 @pytest.mark.parametrize("fault", WORKER.values(), ids=WORKER.keys())
@@ -131,3 +134,12 @@ def _demand_no_dangling_segment(place: Place) -> None:
     for stored in place.parts().store.streams().streams:
         for segment in stored.watermark.pending if stored.watermark else ():
             assert place.parts().staging.stat(segment.key) is not None
+
+
+def _demand_markers(place: Place) -> None:
+    """Every finished run is marked, and its receipts are gone."""
+    events = place.parts().store.history(StreamId("shop", "orders"))
+    runs = {event.run_id for event in events if event.kind == "extracted"}
+    keys = [item.key for item in place.parts().staging.list()]
+    assert {run_of(key) for key in keys if is_marker(key)} == runs
+    assert not [key for key in keys if key.startswith(RECEIPTS)]
