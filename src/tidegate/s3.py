@@ -37,11 +37,15 @@ class Absent(Exception):
 
 
 class Unmet(Exception):
-    """The condition of a write does not hold, or another write was under way.
+    """The condition of a write does not hold, or another write was under way. Not for users.
 
-    Not for users, and no proof that nothing was written: the answer to an earlier attempt of the same
-    write may have been lost. Read back before concluding.
+    Unless it is `certain`, it is no proof that nothing was written: the answer to an earlier attempt of the
+    same write was lost. Read back before concluding.
     """
+
+    def __init__(self, code: str, *, certain: bool) -> None:
+        super().__init__(code)
+        self.certain = certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,28 @@ class S3Place:
         Its errors are botocore's own: ask through `asking`.
         """
         return _CLIENTS.get(replace(self, bucket="", prefix=""), answer_seconds)
+
+    def get(
+        self,
+        key: str,
+        *,
+        refused: type[TidegateError],
+        action: str = "s3:GetObject",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> tuple[bytes, str]:
+        """A small object, whole, and its ETag. Raises `Absent`.
+
+        botocore asks again when there is no answer; we do when the line breaks in the middle of one.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            with self.asking(action, key, refused=refused, answer_seconds=answer_seconds) as client:
+                answer = client.get_object(Bucket=self.bucket, Key=key)
+                try:
+                    return answer["Body"].read(), answer["ETag"]
+                except _broken_off():
+                    if attempt == ATTEMPTS:
+                        raise
+        raise AssertionError("unreachable")
 
     @contextmanager
     def asking(
@@ -275,6 +301,13 @@ def _ask_again(response: Any, attempts: int, **_: Any) -> float | None:
     return 0.1 * attempts if cut and attempts < ATTEMPTS else None
 
 
+def _broken_off() -> tuple[type[Exception], ...]:
+    """What reading a body raises when the line breaks, or its checksum does not fit."""
+    from botocore import exceptions as kinds
+
+    return kinds.HTTPClientError, kinds.IncompleteReadError, kinds.FlexibleChecksumError
+
+
 def _demand_whole(http_response: Any, **_: Any) -> None:
     from botocore.exceptions import ConnectionClosedError
 
@@ -326,7 +359,7 @@ class _Asked:
             return self._no_role(error)
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _UNMET:
-            return Unmet(code)
+            return Unmet(code, certain=_first_and_final(error))
         if self.writes and not _first_and_final(error):
             return self._unknown(error)
         if code in _ABSENT and self.key is not None:

@@ -24,6 +24,7 @@ from tidegate.core.errors import DamagedRecord, LeaseLost, OutcomeUnknown, State
 from tidegate.core.watermark import StreamId
 from tidegate.state import local
 from tidegate.state.local import LocalStore
+from tidegate.state.names import stem_of
 from tidegate.testing.stores import NOW, ODD_NAMES, STREAM, TTL, event, mark, process_context, take
 
 RECORD = "watermarks/shop~orders.json"
@@ -68,7 +69,7 @@ def test_a_file_name_is_plain_and_short_enough_for_every_file_system(stream: Str
 
 
 def file_name(stream: StreamId) -> str:
-    return local._stem(stream) + ".json"  # noqa: SLF001 - the name on disk is what this is about
+    return f"{stem_of(stream)}.json"
 
 
 def test_a_file_is_named_after_its_stream(store: LocalStore, tmp_path: Path) -> None:

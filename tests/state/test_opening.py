@@ -44,17 +44,20 @@ def test_configurations_are_opened(tmp_path: Path) -> None:
         assert store.read(STREAM).version == 0
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "delta:///path", "oracle://x/y", "state", ""])
+@pytest.mark.parametrize("url", ["delta:///path", "oracle://x/y", "state", ""])
 def test_what_is_not_supported_is_refused_with_what_is(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_store(url)
-    for supported in ("file://", "sqlite://", "postgresql://", "mysql://"):
+    for supported in ("file://", "sqlite://", "postgresql://", "mysql://", "s3://"):
         assert supported in str(raised.value)
 
 
-def test_a_configuration_that_is_not_supported_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no store for `s3:`"):
-        open_store(S3State(bucket="bucket"))
+def test_a_bucket_is_opened_by_its_url_or_its_configuration() -> None:
+    assert repr(open_store("s3://tide/prod?region=eu-west-1")) == "S3Store('s3://tide/prod/')"
+    config = S3State(bucket="tide", access_key_id=SecretStr("key"), secret_access_key=SecretStr("hush"))
+    assert repr(open_store(config)) == "S3Store('s3://tide/')"
+    with pytest.raises(ConfigError, match="names no bucket"):
+        open_store("s3://")
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.servers import Server
+from tests.servers import S3Server, Server
+from tidegate.config.models import S3State
 from tidegate.core.watermark import StreamId
+from tidegate.s3 import S3Place
 from tidegate.state.local import LocalStore
+from tidegate.state.s3 import S3Store
 from tidegate.state.sql import SqlStore
 from tidegate.testing.stores import Damage, Opener, StoreContract
 
@@ -80,5 +83,23 @@ class TestMariadb(StoreContract):
     def damage(self, mariadb_database: Server) -> Damage:
         def damage(stream: StreamId) -> None:
             mariadb_database.execute(SPOIL.format("%s"), (stream.pipeline, stream.name))
+
+        return damage
+
+
+class TestS3(StoreContract):
+    @pytest.fixture
+    def opener(self, fresh_bucket: S3Server) -> Opener:
+        return partial(
+            S3Store, S3Place.of(S3State.model_validate({**fresh_bucket.config, "prefix": "state"}))
+        )
+
+    @pytest.fixture
+    def damage(self, fresh_bucket: S3Server) -> Damage:
+        def damage(stream: StreamId) -> None:
+            key = f"state/watermarks/{stream.pipeline}~{stream.name}.json"
+            client = fresh_bucket.client()
+            text = client.get_object(Bucket=fresh_bucket.bucket, Key=key)["Body"].read()
+            client.put_object(Bucket=fresh_bucket.bucket, Key=key, Body=text[:-20])
 
         return damage

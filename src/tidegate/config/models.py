@@ -365,9 +365,6 @@ class SqlState(Model):
 class S3State(Bucket):
     type: Literal["s3"] = "s3"
 
-    def unavailable(self) -> str | None:
-        return "state of type `s3` is not available yet"
-
 
 class DeltaState(Model):
     type: Literal["delta"] = "delta"

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import time
@@ -29,7 +28,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from tidegate.core import watermark as watermarks
 from tidegate.core.errors import DamagedRecord, OutcomeUnknown, StateError
@@ -38,8 +36,9 @@ from tidegate.core.shape import demand_shape
 from tidegate.core.watermark import Event, StreamId, Watermark
 from tidegate.state import process
 from tidegate.state.contract import Damaged, Listing, Stored
+from tidegate.state.names import pipeline_of, stem_of
 from tidegate.state.rules import KnownDead, demand_lease, demand_name, demand_turn, grant
-from tidegate.state.sealed import damaged, said, seal, unseal
+from tidegate.state.sealed import damaged, opened, seal, unseal
 
 FORMAT = 1
 
@@ -69,7 +68,7 @@ class LocalStore:
                 try:
                     record = self._load(file)
                 except DamagedRecord as error:
-                    if pipeline is None or _pipeline_of(file.stem) in (pipeline, None):
+                    if pipeline is None or pipeline_of(file.stem) in (pipeline, None):
                         broken.append(Damaged(str(file), error.message))
                     continue
                 if record is not None and pipeline in (None, record.stream.pipeline):
@@ -161,8 +160,8 @@ class LocalStore:
             text = file.read_bytes()
         except FileNotFoundError:
             return None
-        record = _Record.from_json(unseal(text, str(file)), str(file))
-        if _stem(record.stream) != file.stem:
+        record = opened(text, str(file), _Record.from_json)
+        if stem_of(record.stream) != file.stem:
             raise damaged(f"it is the record of {record.stream}, under another name", str(file))
         return record
 
@@ -254,13 +253,13 @@ class LocalStore:
             return []
 
     def _file(self, stream: StreamId) -> Path:
-        return self._path / "watermarks" / f"{_stem(stream)}.json"
+        return self._path / "watermarks" / f"{stem_of(stream)}.json"
 
     def _lease_file(self, stream: StreamId) -> Path:
-        return self._path / "leases" / f"{_stem(stream)}.json"
+        return self._path / "leases" / f"{stem_of(stream)}.json"
 
     def _history_file(self, stream: StreamId) -> Path:
-        return self._path / "history" / f"{_stem(stream)}.jsonl"
+        return self._path / "history" / f"{stem_of(stream)}.jsonl"
 
     @contextlib.contextmanager
     def _locked(self, stream: StreamId) -> Iterator[None]:
@@ -268,7 +267,7 @@ class LocalStore:
         with _on_disk(self._path):
             for folder in ("watermarks", "history", "leases", "locks"):
                 _make_folder(self._path / folder)
-            with _lock(self._path / "locks" / f"{_stem(stream)}.lock"):
+            with _lock(self._path / "locks" / f"{stem_of(stream)}.lock"):
                 yield
 
 
@@ -308,16 +307,7 @@ class _Record:
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], where: str) -> _Record:
-        try:
-            return cls._from_json(data)
-        except DamagedRecord as error:
-            raise DamagedRecord(error.message, where=where, hint=error.hint) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(said(error), where) from error
-
-    @classmethod
-    def _from_json(cls, data: dict[str, Any]) -> _Record:
+    def from_json(cls, data: dict[str, Any]) -> _Record:
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
         record = cls(
@@ -345,37 +335,8 @@ def _event(line: bytes, where: str) -> Event:
         raise damaged(f"not a line of history: {error!r}", where) from error
 
 
-# --- Names of files ----------------------------------------------------------
-
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-.")
-_BETWEEN = "~"
-_LONGEST = 150
-_KEPT = 100
-
-
-def _stem(stream: StreamId) -> str:
-    """A file name for the stream that no other stream has, wherever case or accents do not count.
-
-    It can be read back, unless it would be too long: then its end is a hash, and the record says it all.
-    """
-    plain = _escaped(stream.pipeline) + _BETWEEN + _escaped(stream.name)
-    if len(plain) <= _LONGEST:
-        return plain
-    return plain[:_KEPT] + _BETWEEN * 2 + hashlib.sha256(plain.encode()).hexdigest()[:32]
-
-
-def _escaped(text: str) -> str:
-    escaped = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02x}" for byte in text.encode())
-    return "%2e" + escaped[1:] if escaped.startswith(".") else escaped
-
-
 def _is_record(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(".json") and not entry.name.startswith(".") and entry.is_file()
-
-
-def _pipeline_of(stem: str) -> str | None:
-    pipeline, *names = stem.split(_BETWEEN)
-    return unquote(pipeline) if len(names) == 1 else None
 
 
 # --- Reading and writing -----------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tidegate.core.errors import ConfigError
+from tidegate.s3 import S3Place
 from tidegate.state.contract import Store
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ def open_store(place: str | StateConfig) -> Store:
 
     Nothing is read, written or connected to yet.
     """
-    url = place if isinstance(place, str) else _url(place)
+    return _at(place) if isinstance(place, str) else _of(place)
+
+
+def _at(url: str) -> Store:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _STORES:
         known = ", ".join(f"{name}://" for name in _STORES)
@@ -31,14 +35,18 @@ def open_store(place: str | StateConfig) -> Store:
     return _STORES[scheme](url)
 
 
-def _url(config: StateConfig) -> str:
+def _of(config: StateConfig) -> Store:
     match config.type:
         case "local":
-            return f"file://{quote(str(config.path.absolute()))}"
+            return _at(f"file://{quote(str(config.path.absolute()))}")
         case "sql":
-            return config.url.get_secret_value()
-        case "s3" | "delta":
-            return f"{config.type}:"
+            return _at(config.url.get_secret_value())
+        case "s3":
+            from tidegate.state.s3 import S3Store
+
+            return S3Store(S3Place.of(config))
+        case "delta":
+            return _at("delta:")
 
 
 def _local(url: str) -> Store:
@@ -54,9 +62,16 @@ def _sql(url: str) -> Store:
     return SqlStore(url)
 
 
+def _s3(url: str) -> Store:
+    from tidegate.state.s3 import S3Store
+
+    return S3Store(S3Place.at(url))
+
+
 _STORES: dict[str, Callable[[str], Store]] = {
     "file": _local,
     "sqlite": _sql,
     "postgresql": _sql,
     "mysql": _sql,
+    "s3": _s3,
 }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from tidegate.core.errors import DamagedRecord
+
+T = TypeVar("T")
 
 _SEAL = "check"
 _HINT = "restore it with `tidegate watermark import`, or start over with `tidegate watermark reset`"
@@ -29,6 +32,24 @@ def unseal(text: str | bytes, where: str) -> dict[str, Any]:
     if found != _checksum(body):
         raise damaged("its checksum does not fit: a part of it was changed", where)
     return body
+
+
+def opened(text: str | bytes, where: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """What `build` makes of the record in `text`."""
+    body = unseal(text, where)
+    with reading(where):
+        return build(body)
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Around making sense of what was stored: what cannot be understood is damaged, at this place."""
+    try:
+        yield
+    except DamagedRecord as error:
+        raise DamagedRecord(error.message, where=where, hint=error.hint) from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise damaged(said(error), where) from error
 
 
 def damaged(problem: str, where: str) -> DamagedRecord:
