@@ -18,8 +18,8 @@ from tidegate.core.positions import Position, Value
 from tidegate.core.strategies import Cursor
 from tidegate.core.types import DataType, Kind
 from tidegate.core.windows import Window
+from tidegate.reach.login import Login
 from tidegate.sources.contract import Source
-from tidegate.sources.login import Login
 from tidegate.sources.mysql import MySQL
 from tidegate.sources.sql import SqlSource
 

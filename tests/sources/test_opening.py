@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from tidegate.config.models import MySQLSource, PostgreSQLSource, SQLiteSource, Tls
 from tidegate.core.errors import ConfigError
-from tidegate.sources.login import Login
-from tidegate.sources.login import Tls as LoginTls
-from tidegate.sources.opening import login, open_source
+from tidegate.reach.login import Login, login_of
+from tidegate.reach.login import Tls as LoginTls
+from tidegate.sources.opening import open_source
 
 
 def test_opening_a_source_does_not_connect_yet() -> None:
@@ -43,7 +43,7 @@ def test_a_login_carries_what_a_reader_needs_and_shows_no_password() -> None:
     config = SimpleNamespace(
         host="db", port=1, database="shop", username="me", password=SecretStr("secret"), tls=tls
     )
-    made = login(config)
+    made = login_of(config)
     assert made == Login("db", 1, "shop", "me", "secret", LoginTls("verify-full", "ca.pem"))
     assert pickle.loads(pickle.dumps(made)) == made
     assert "secret" not in repr(made)

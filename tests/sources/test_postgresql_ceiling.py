@@ -14,8 +14,8 @@ from tests.sources.conftest import Opened
 from tests.sources.writing import IMPATIENT, PATIENT, meanwhile, run, writer
 from tidegate.core.positions import Position
 from tidegate.core.strategies import CeilingSettings, Cursor
+from tidegate.reach.login import APPLICATION_NAME
 from tidegate.sources.contract import Source
-from tidegate.sources.login import APPLICATION_NAME
 
 HYBRID = Cursor(timestamp="updated_at", id="id")
 BY_ID = Cursor(id="id")

@@ -17,10 +17,10 @@ from tidegate.core.predicates import nested
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.windows import Window
+from tidegate.reach.login import Login
 from tidegate.sources import mysql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
-from tidegate.sources.login import Login
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_types import Declared, data_type

@@ -17,7 +17,7 @@ from pymysql.cursors import Cursor
 
 from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
 from tidegate.core.positions import Value
-from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.values import written
 
 Session: TypeAlias = "Connection[Cursor]"

@@ -29,8 +29,8 @@ import pymysql
 from pymysql.constants import ER
 
 from tidegate.core.ceiling import OpenTransaction
+from tidegate.reach.login import Login
 from tidegate.sources.ceiling import POLL, CannotSee
-from tidegate.sources.login import Login
 from tidegate.sources.mysql_session import UTC_ZONE, Row, Session, close, code, connect, errors, lost, run
 
 _T = TypeVar("_T")

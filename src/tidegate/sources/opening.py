@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.core.errors import ConfigError
+from tidegate.reach.login import login_of
 from tidegate.sources.contract import Source
-from tidegate.sources.login import Login, Tls
 from tidegate.sources.sql import SqlSource
 
 
@@ -34,14 +34,14 @@ def open_source(config: Any, primary: Any = None) -> Source:
 def _mysql(config: Any, primary: Any) -> Source:
     from tidegate.sources.mysql import MySQL
 
-    return SqlSource(MySQL(login(config), login(primary) if primary else None))
+    return SqlSource(MySQL(login_of(config), login_of(primary) if primary else None))
 
 
 def _postgresql(config: Any, primary: Any) -> Source:
     from tidegate.sources.postgresql import PostgreSQL
 
     schema = getattr(config, "schema_name", "public")
-    return SqlSource(PostgreSQL(login(config), schema, login(primary) if primary else None))
+    return SqlSource(PostgreSQL(login_of(config), schema, login_of(primary) if primary else None))
 
 
 def _sqlite(config: Any, primary: Any) -> Source:
@@ -56,28 +56,3 @@ _OPENERS: dict[str, Callable[[Any, Any], Source]] = {
     "postgresql": _postgresql,
     "sqlite": _sqlite,
 }
-
-
-def login(config: Any) -> Login:
-    """The address and credentials of a server's entry in connections.yml."""
-    return Login(
-        host=config.host,
-        port=config.port,
-        database=config.database,
-        username=config.username,
-        password=_plain(config.password),
-        tls=_tls(getattr(config, "tls", None)),
-    )
-
-
-def _tls(config: Any) -> Tls:
-    if config is None:
-        return Tls()
-    files = {name: getattr(config, name, None) for name in ("ca", "cert", "key")}
-    return Tls(config.mode, **{name: str(path) for name, path in files.items() if path is not None})
-
-
-def _plain(secret: Any) -> str | None:
-    if secret is None:
-        return None
-    return str(secret.get_secret_value() if hasattr(secret, "get_secret_value") else secret)

@@ -16,10 +16,10 @@ from tidegate.core.predicates import row_values
 from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.windows import Window
+from tidegate.reach.login import Login
 from tidegate.sources import postgresql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
-from tidegate.sources.login import Login
 from tidegate.sources.postgresql_replica import Replicated
 from tidegate.sources.postgresql_session import Session, connect, errors, literal, quote, run
 from tidegate.sources.postgresql_types import data_type

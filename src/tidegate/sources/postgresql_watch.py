@@ -14,8 +14,8 @@ from typing import TypeVar
 import psycopg
 
 from tidegate.core.ceiling import OpenTransaction
+from tidegate.reach.login import APPLICATION_NAME, Login
 from tidegate.sources.ceiling import CannotSee
-from tidegate.sources.login import APPLICATION_NAME, Login
 from tidegate.sources.postgresql_session import Row, Session, close, connect, errors, quote, run
 
 _T = TypeVar("_T")

@@ -20,8 +20,8 @@ import pyarrow as pa
 from tidegate.arrow import arrow_schema, arrow_type
 from tidegate.core.errors import LossyValue
 from tidegate.core.types import Column, Kind
+from tidegate.reach.login import Login
 from tidegate.sources.contract import Read
-from tidegate.sources.login import Login
 from tidegate.sources.values import date_of, instant_of, time_of, timestamp_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tests.servers import Server
 from tidegate.arrow import arrow_schema
+from tidegate.reach.login import Login, Tls
 from tidegate.sources.contract import Read, Reader, Relation, Source
-from tidegate.sources.login import Login, Tls
 
 EVERYTHING = "1 = 1"
 

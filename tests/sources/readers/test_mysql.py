@@ -23,8 +23,8 @@ from tests.sources.conftest import Opened
 from tests.sources.readers.reading import EVERYTHING, column_of, login, read_all, run, wait_until, whole
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError
 from tidegate.core.types import Column, DataType, Kind
+from tidegate.reach.login import Login, Tls
 from tidegate.sources.contract import Read, Reader, Source
-from tidegate.sources.login import Login, Tls
 from tidegate.sources.readers.mysql import MySQLReader, _Stream
 from tidegate.sources.rows import MySQLWire, RowReader
 

@@ -24,8 +24,8 @@ from tests.sources.conftest import Opened
 from tests.sources.readers.reading import EVERYTHING, column_of, login, read_all, run, wait_until, whole
 from tidegate.core.errors import ConnectError, LossyValue, SourceError
 from tidegate.core.types import Column, DataType, Kind
+from tidegate.reach.login import Login
 from tidegate.sources.contract import Read, Reader, Source
-from tidegate.sources.login import Login
 from tidegate.sources.readers.postgresql import PostgreSQLReader
 from tidegate.sources.rows import PostgreSQLWire, RowReader
 
@@ -377,7 +377,7 @@ from tidegate.arrow import arrow_schema
 from tidegate.config.settings import Compression
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.sources.contract import Read
-from tidegate.sources.login import Login
+from tidegate.reach.login import Login
 from tidegate.sources.readers.postgresql import PostgreSQLReader
 from tidegate.staging.parquet import write_segment
 

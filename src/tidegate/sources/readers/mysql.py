@@ -24,8 +24,8 @@ from pymysql.constants import CR, FIELD_TYPE
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
+from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.contract import Read
-from tidegate.sources.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.mysql_session import connect, errors, quote, run
 from tidegate.sources.mysql_types import SPATIAL
 from tidegate.sources.readers import exact

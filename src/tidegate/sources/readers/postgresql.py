@@ -24,8 +24,8 @@ from psycopg.conninfo import make_conninfo
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
+from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.contract import Read
-from tidegate.sources.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.postgresql_session import connect, errors, quote, run, text_literal
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
