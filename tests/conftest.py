@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 from tests import servers
-from tests.servers import S3Server, Server
+from tests.authority import Authority
+from tests.servers import Bastion, S3Server, Server
 from tests.toxiproxy import Toxiproxy
 
 if TYPE_CHECKING:
@@ -47,6 +48,33 @@ def postgres() -> Iterator[Server]:
 def postgres_standby(postgres: Server) -> Iterator[Server]:
     """A read-only standby that follows `postgres`."""
     with servers.postgres_standby(postgres) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    """Signs certificates for the servers that encrypt, and for their clients."""
+    return Authority()
+
+
+@pytest.fixture(scope="session")
+def mariadb_tls(authority: Authority) -> Iterator[Server]:
+    """MariaDB with a certificate made out to `localhost`, and to no address."""
+    with servers.mariadb(certificate=authority.certificate("localhost")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_tls(authority: Authority) -> Iterator[Server]:
+    """PostgreSQL with a certificate made out to `localhost`, and to no address."""
+    with servers.postgres(certificate=authority.certificate("localhost")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bastion() -> Iterator[Bastion]:
+    """An sshd that nobody stops."""
+    with servers.bastion() as server:
         yield server
 
 

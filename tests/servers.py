@@ -218,8 +218,19 @@ class S3Server:
 # --- The servers -----------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """What a server shows to those who encrypt, and the authority whose clients it trusts; all as PEM."""
+
+    chain: bytes
+    key: bytes
+    authority: bytes
+
+
 @contextmanager
-def mariadb(*, system_timezone: str = "UTC", time_zone: str = "+00:00") -> Iterator[Server]:
+def mariadb(
+    *, system_timezone: str = "UTC", time_zone: str = "+00:00", certificate: Certificate | None = None
+) -> Iterator[Server]:
     """A MariaDB. `time_zone="SYSTEM"` makes its sessions follow `system_timezone`."""
     with _folder("mysql") as home:
         password = secrets.token_hex(8)
@@ -253,6 +264,7 @@ def mariadb(*, system_timezone: str = "UTC", time_zone: str = "+00:00") -> Itera
             "--innodb-flush-log-at-trx-commit=0",
             "--skip-innodb-doublewrite",
             "--skip-log-bin",
+            *(f"--ssl-{kind}={path}" for kind, path in home.certificate(certificate).items()),
         ]
 
         def command(port: int) -> list[str]:
@@ -266,7 +278,7 @@ def mariadb(*, system_timezone: str = "UTC", time_zone: str = "+00:00") -> Itera
 
 
 @contextmanager
-def postgres() -> Iterator[Server]:
+def postgres(*, certificate: Certificate | None = None) -> Iterator[Server]:
     """A PostgreSQL that a standby can follow."""
     with _folder("postgres") as home:
         password = secrets.token_hex(8)
@@ -284,7 +296,7 @@ def postgres() -> Iterator[Server]:
                 "--no-instructions",
             ]
         )
-        with _running_postgres(home, data, password) as ready:
+        with _running_postgres(home, data, password, certificate) as ready:
             yield ready
 
 
@@ -322,7 +334,11 @@ def wait_until_replayed(primary: Server, standby: Server, timeout: float = 30.0)
     )
 
 
-def _running_postgres(home: _Home, data: Path, password: str) -> contextlib.AbstractContextManager[Server]:
+def _running_postgres(
+    home: _Home, data: Path, password: str, certificate: Certificate | None = None
+) -> contextlib.AbstractContextManager[Server]:
+    files = home.certificate(certificate)
+    encryption = {f"ssl_{kind}_file": str(path) for kind, path in files.items()} | {"ssl": "on"}
     settings = {
         "listen_addresses": HOST,
         "unix_socket_directories": "",
@@ -337,6 +353,7 @@ def _running_postgres(home: _Home, data: Path, password: str) -> contextlib.Abst
         "max_wal_senders": "5",
         "wal_keep_size": "256MB",
         "wal_retrieve_retry_interval": "200ms",
+        **(encryption if files else {}),
     }
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 
@@ -432,6 +449,99 @@ def fresh_bucket(server: S3Server) -> Iterator[S3Server]:
         shutil.rmtree(server.folder / "data" / bucket.bucket, ignore_errors=True)
 
 
+# --- A bastion --------------------------------------------------------------
+
+
+@dataclass
+class Bastion:
+    """An sshd that lets the user of the tests in, with one key, and can be stopped and started again."""
+
+    port: int
+    user: str
+    key: Path
+    """The private key that opens it."""
+    known_hosts: Path
+    _home: _Home
+    _process: subprocess.Popen[bytes] | None = None
+
+    def tunnel(self, **changes: Any) -> dict[str, Any]:
+        """The `ssh_tunnel` of a connection that goes through it."""
+        return {
+            "host": HOST,
+            "port": self.port,
+            "username": self.user,
+            "private_key_path": str(self.key),
+            "known_hosts": str(self.known_hosts),
+            **changes,
+        }
+
+    def start(self) -> None:
+        command = [_program("sshd"), "-D", "-e", "-f", str(self._home.path / "sshd_config")]
+        self._process = process = self._home.start(command, signal.SIGKILL, {})
+
+        def listening() -> bool:
+            if process.poll() is not None:
+                raise ServerError(f"sshd ended with {process.returncode}\n{self._home.tail()}")
+            with socket.socket() as probe:
+                return probe.connect_ex((HOST, self.port)) == 0
+
+        _wait_until(listening, START_TIMEOUT, f"sshd on port {self.port}")
+
+    def stop(self) -> None:
+        """Kill it and every connection through it, at once."""
+        if self._process is None:
+            return
+        for pid in [self._process.pid, *_descendants(self._process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    @property
+    def log(self) -> str:
+        return self._home.log.read_text(errors="replace")
+
+
+@contextmanager
+def bastion() -> Iterator[Bastion]:
+    """An sshd on a port of its own."""
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # it insists, and only its service would make it
+    with _folder() as home:
+        host_key, user_key = new_ssh_key(home.path / "host"), new_ssh_key(home.path / "user")
+        port = _free_port()
+        home.write(
+            "sshd_config",
+            f"ListenAddress {HOST}:{port}\nHostKey {host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
+            f"AuthorizedKeysFile {user_key}.pub\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            "MaxStartups 100\nLogLevel VERBOSE\n",
+        )
+        public = host_key.with_suffix(".pub").read_text()
+        known = home.write("known_hosts", f"[{HOST}]:{port} {public}")
+        server = Bastion(port, pwd.getpwuid(os.geteuid()).pw_name, user_key, known, home)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def new_ssh_key(path: Path) -> Path:
+    """A new key pair: the private half at `path`, the public one beside it."""
+    command = [_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def _descendants(pid: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    children = [child for child, parent in parents.items() if parent == pid]
+    return [found for child in children for found in (child, *_descendants(child))]
+
+
 # --- A database per test ---------------------------------------------------
 
 
@@ -510,6 +620,16 @@ class _Home:
         if self.owner:
             os.chown(file, self.owner.pw_uid, self.owner.pw_gid)
         return file
+
+    def certificate(self, certificate: Certificate | None) -> dict[str, Path]:
+        """The files of a certificate by what servers call them; none if there is none."""
+        if certificate is None:
+            return {}
+        parts = {"ca": certificate.authority, "cert": certificate.chain, "key": certificate.key}
+        files = {kind: self.write(f"{kind}.pem", part.decode()) for kind, part in parts.items()}
+        for file in files.values():
+            file.chmod(0o600)
+        return files
 
     def run(self, command: Sequence[str]) -> None:
         with self.log.open("ab") as log:

@@ -7,7 +7,6 @@ import pytest
 from tests.config.conftest import CONNECTIONS, Folder
 from tidegate.config.models import MySQLSource, RedshiftTarget, S3Staging, S3State
 from tidegate.config.settings import Compression, Layout
-from tidegate.core.errors import ConfigError
 from tidegate.core.strategies import Cursor, Strategy
 
 OLDER_CONNECTIONS = """
@@ -127,15 +126,11 @@ def test_an_s3_config_is_a_staging_area_with_the_state_beside_it(older: Folder) 
     )
 
 
-def test_a_tunnel_is_refused_when_the_connection_is_used(older: Folder) -> None:
-    with pytest.raises(ConfigError) as caught:
-        _ = older.open("eu_hybrid_v1_2").source
-    assert str(caught.value) == (
-        "config/connections.yml:3:5: connections.sources.EU_RO_SSH: SSH tunnels are not available yet; "
-        "set `ssh_tunnel.enabled: false` to connect directly"
-    )
-    older.pipeline(OLDER_PIPELINE.replace("EU_RO_SSH", "EU_RO_DIRECT"), "eu_hybrid_v1_2.yml")
-    assert older.open("eu_hybrid_v1_2").source.type == "mysql"
+def test_a_tunnel_is_part_of_the_connection(older: Folder) -> None:
+    source = older.open("eu_hybrid_v1_2").source
+    assert isinstance(source, MySQLSource)
+    assert source.ssh_tunnel is not None
+    assert (source.ssh_tunnel.enabled, source.ssh_tunnel.host) == (True, "192.0.2.7")
 
 
 def test_a_store_of_ones_own_goes_before_the_one_beside_an_s3_config(older: Folder) -> None:

@@ -275,10 +275,8 @@ def test_what_is_not_available_yet_is_refused_when_it_is_used_and_not_before(fol
     project.validate()
     pipeline = project.pipeline("crm")
     for part, reason in {
-        "source": "SSH tunnels are not available yet",
         "target": "targets of type `redshift` are not available yet",
         "staging": "staging of type `s3` is not available yet",
-        "state": "state of type `s3` is not available yet",
     }.items():
         with pytest.raises(ConfigError, match=reason):
             getattr(pipeline, part)

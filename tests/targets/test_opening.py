@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from tests.servers import Server
 from tidegate.core.errors import ConfigError
+from tidegate.reach.login import Tls
 from tidegate.targets.duckdb import DuckDbTarget
 from tidegate.targets.opening import open_target
 from tidegate.targets.postgresql import Postgres, PostgresTarget
@@ -38,7 +39,7 @@ def test_tls_settings_reach_the_connection() -> None:
     target = open_target(type="postgresql", host="h", database="d", username="u", tls=tls)
     assert isinstance(target, PostgresTarget)
     assert isinstance(target.database, Postgres)
-    assert target.database.options == {"sslmode": "verify-full", "sslrootcert": "ca.pem"}
+    assert target.database.login.tls == Tls("verify-full", "ca.pem")
 
 
 def test_an_unknown_type_is_an_error_that_names_the_known_ones() -> None:

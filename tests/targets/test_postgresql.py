@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,15 @@ from tests.targets.proxy import Break, breaking
 from tidegate.core.errors import ConnectError, IncompatibleTable, OutcomeUnknown, TargetError
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
+from tidegate.reach.login import Login, login_of
 from tidegate.targets.contract import FENCES, LEDGER, Target
 from tidegate.targets.postgresql import PostgresTarget, declared_type
 from tidegate.testing.targets import ORDERS, Stage, TargetContract, orders, read_rows, schema_of
 
 
 def target_in(server: Server, **changes: Any) -> PostgresTarget:
-    settings: dict[str, Any] = {
-        "host": server.host,
-        "port": server.port,
-        "database": server.database,
-        "user": server.user,
-        "password": server.password,
-    }
-    return PostgresTarget(**{**settings, **changes})
+    parts = {field.name: changes.pop(field.name) for field in fields(Login) if field.name in changes}
+    return PostgresTarget(replace(login_of(server.config), **parts), **changes)
 
 
 @pytest.fixture
@@ -348,7 +344,7 @@ def test_a_missing_right_is_said_in_words(database: Server, target: PostgresTarg
     role = f"poor_{database.database}"
     database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'")
     try:
-        poor = target_in(database, user=role, password="poor")
+        poor = target_in(database, username=role, password="poor")
         with pytest.raises(TargetError, match="permission denied"):
             poor.prepare(orders(), ORDERS)
         target.prepare(orders(), ORDERS)
@@ -364,7 +360,7 @@ def test_a_role_with_just_the_needed_rights_can_load(
     role = f"writer_{database.database}"
     database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'w'")
     try:
-        writer = target_in(database, user=role, password="w")
+        writer = target_in(database, username=role, password="w")
         for mode in WriteMode:
             table = orders(mode, name=f"t_{mode}")
             target.prepare(table, ORDERS)

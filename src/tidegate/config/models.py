@@ -170,6 +170,12 @@ def _name(value: str) -> str:
     return value
 
 
+def _bastion(value: str) -> str:
+    if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
+        raise ValueError("expected a name without blanks that does not begin with `-`")
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_one_or_many), AfterValidator(_once_each)]
@@ -195,17 +201,22 @@ class Tls(Model):
     key: ProjectPath | None = None
 
     @model_validator(mode="after")
-    def _key_with_cert(self) -> Tls:
+    def _files_that_fit(self) -> Tls:
         if (self.cert is None) != (self.key is None):
             raise ValueError("`cert` and `key` belong together: give both or neither")
+        if self.ca is not None and not self.mode.startswith("verify"):
+            raise ValueError("`ca` is looked at with mode verify-ca or verify-full only")
+        if self.cert is not None and self.mode in ("disable", "prefer"):
+            raise ValueError("`cert` needs mode require, verify-ca or verify-full")
         return self
 
 
 class SshTunnel(Model):
     enabled: bool = True
-    host: Text | None = None
-    port: Port = 22
-    username: Text | None = None
+    host: Annotated[str, Field(min_length=1), AfterValidator(_bastion)] | None = None
+    port: Port | None = None
+    """None: 22, or what the user's own ssh configuration says."""
+    username: Annotated[str, Field(min_length=1), AfterValidator(_bastion)] | None = None
     private_key_path: ProjectPath | None = None
     known_hosts: ProjectPath | None = None
     local_port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -227,11 +238,6 @@ class Server(Model):
     password: SecretStr | None = None
     tls: Tls | None = None
     ssh_tunnel: SshTunnel | None = None
-
-    def unavailable(self) -> str | None:
-        if self.ssh_tunnel is not None and self.ssh_tunnel.enabled:
-            return "SSH tunnels are not available yet; set `ssh_tunnel.enabled: false` to connect directly"
-        return None
 
 
 class SourceCeiling(Model):
@@ -360,6 +366,14 @@ class SqlState(Model):
     type: Literal["sql"] = "sql"
     url: DatabaseUrl
     """It may carry a password."""
+    tls: Tls | None = None
+    ssh_tunnel: SshTunnel | None = None
+
+    @model_validator(mode="after")
+    def _servers_only(self) -> SqlState:
+        if self.url.get_secret_value().startswith("sqlite") and (self.tls or self.ssh_tunnel):
+            raise ValueError("`tls` and `ssh_tunnel` are for servers; SQLite is a file")
+        return self
 
 
 class S3State(Bucket):

@@ -30,7 +30,8 @@ def shown(value: Any) -> Any:
         case SecretStr():
             return HIDDEN
         case SqlState():
-            return {"type": value.type, "url": without_secrets(value.url.get_secret_value())}
+            url = without_secrets(value.url.get_secret_value())
+            return _filled({**dict(value), "type": value.type, "url": url})
         case SparkOptions():
             return _filled({"master": value.master, "remote": value.remote, "conf": _conf(value.conf)})
         case BaseModel():

@@ -5,6 +5,8 @@ TidegateError
 ├── ConfigError            a config file is wrong                                  exit 2
 ├── ConnectError           a server cannot be reached                              exit 5
 │   └── LoginRefused       it was reached and does not let us in                   exit 5
+│       ├── TlsRefused     it cannot be talked to as `tls` demands                 exit 5
+│       └── TunnelRefused  the bastion does not let us through, or is not trusted  exit 5
 ├── LeaseHeld              another run holds the stream                            exit 3
 ├── VerificationFailed     source, staging and target disagree                     exit 4
 ├── Interrupted            a signal or a timeout stopped the run at a safe point   exit 1
@@ -70,6 +72,14 @@ class ConnectError(TidegateError):
 
 class LoginRefused(ConnectError):
     transient = False
+
+
+class TlsRefused(LoginRefused):
+    pass
+
+
+class TunnelRefused(LoginRefused):
+    pass
 
 
 class LeaseHeld(TidegateError):

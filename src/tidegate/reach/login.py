@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from tidegate.reach.tunnel import LOOPBACK, Tunnel, near_end
 
 APPLICATION_NAME = "tidegate reader"
 """How connections that read a source call themselves: they never write, so no ceiling waits for them."""
@@ -33,30 +36,65 @@ class Login:
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: Tls = field(default_factory=Tls)
+    tunnel: Tunnel | None = None
 
     @property
     def where(self) -> str:
         """The server in messages. Never the password."""
         return f"{self.host}:{self.port}/{self.database}"
 
+    def endpoint(self) -> tuple[str, int]:
+        """Where to connect: to the server itself, or to the near end of a tunnel that leads to it.
 
-def login_of(config: Any) -> Login:
-    """The address and credentials of a server's entry in connections.yml."""
+        Whoever verifies a certificate still asks for `host`.
+        """
+        if self.tunnel is None:
+            return self.host, self.port
+        return LOOPBACK, near_end(self.tunnel, self.host, self.port)
+
+
+def login_of(config: Any, *, port: int = 0) -> Login:
+    """The address and credentials of a server's entry in connections.yml: a model, or its values by name.
+
+    `port` is the one that is meant where none is named.
+    """
     return Login(
-        host=config.host,
-        port=config.port,
-        database=config.database,
-        username=config.username,
-        password=_plain(config.password),
-        tls=tls_of(getattr(config, "tls", None)),
+        host=_part(config, "host"),
+        port=_part(config, "port") or port,
+        database=_part(config, "database"),
+        username=_part(config, "username"),
+        password=_plain(_part(config, "password")),
+        tls=tls_of(_part(config, "tls")),
+        tunnel=tunnel_of(_part(config, "ssh_tunnel")),
     )
 
 
 def tls_of(config: Any) -> Tls:
     if config is None:
         return Tls()
-    files = {name: getattr(config, name, None) for name in ("ca", "cert", "key")}
-    return Tls(config.mode, **{name: str(path) for name, path in files.items() if path is not None})
+    files = {name: _path(_part(config, name)) for name in ("ca", "cert", "key")}
+    return Tls(_part(config, "mode"), **files)
+
+
+def tunnel_of(config: Any) -> Tunnel | None:
+    if config is None or not _part(config, "enabled"):
+        return None
+    return Tunnel(
+        host=_part(config, "host"),
+        port=_part(config, "port"),
+        username=_part(config, "username"),
+        private_key=_path(_part(config, "private_key_path")),
+        known_hosts=_path(_part(config, "known_hosts")),
+        local_port=_part(config, "local_port") or 0,
+    )
+
+
+def _part(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+
+
+def _path(path: Any) -> str | None:
+    return None if path is None else str(path)
 
 
 def _plain(secret: Any) -> str | None:

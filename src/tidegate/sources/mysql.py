@@ -18,6 +18,7 @@ from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.windows import Window
 from tidegate.reach.login import Login
+from tidegate.reach.tunnel import for_tasks
 from tidegate.sources import mysql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
@@ -244,11 +245,14 @@ class MySQL:
         return nullcontext(None)
 
     def reader(self) -> Reader:
-        """The fast reader's driver knows no client certificates; the plain one does."""
+        """The fast reader's driver knows no client certificates, and at the near end of a tunnel it would
+        compare the certificate with the wrong name; the plain one does it right."""
         from tidegate.sources.readers.mysql import MySQLReader
         from tidegate.sources.rows import MySQLWire, RowReader
 
-        return RowReader(MySQLWire(self.login)) if self.login.tls.cert else MySQLReader(self.login)
+        login = for_tasks(self.login)
+        named = login.tls.mode == "verify-full" and login.tunnel is not None
+        return RowReader(MySQLWire(login)) if login.tls.cert or named else MySQLReader(login)
 
     def close(self) -> None:
         self._disconnect()

@@ -15,9 +15,10 @@ from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
-from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
+from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError, TlsRefused
 from tidegate.core.positions import Value
-from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.reach import mysql, tls, tunnel
+from tidegate.reach.login import APPLICATION_NAME, Login
 from tidegate.sources.values import written
 
 Session: TypeAlias = "Connection[Cursor]"
@@ -40,20 +41,7 @@ _NO_PRIVILEGE = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_E
 def connect(login: Login, *, zone: str = UTC_ZONE) -> Session:
     """A read-only session. Values arrive as the server writes them: nothing is converted by the driver."""
     with errors(login):
-        session = pymysql.connect(
-            host=login.host,
-            port=login.port,
-            user=login.username,
-            # The driver knows Latin-1 passwords only; this hands it the bytes of the UTF-8 one.
-            password=(login.password or "").encode().decode("latin-1"),
-            database=login.database,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_SECONDS,
-            program_name=APPLICATION_NAME,
-            conv={},
-            **_tls(login),
-        )
+        session = mysql.connect(login, program_name=APPLICATION_NAME, conv={})
         run(session, _PINNED.format(zone=zone))
         run(session, _READ_ONLY)
     return session
@@ -118,8 +106,14 @@ def errors(login: Login, where: str | None = None) -> Iterator[None]:
 def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) -> TidegateError:
     number = code(error)
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    if number == CR.CR_SSL_CONNECTION_ERROR or _is_tls(error):
+        return tls.refused(login, _reason(text)) or TlsRefused(text, where=login.where)
+    if number in _UNREACHABLE or number in _LOST:
+        behind = tunnel.beyond(login)
+        if behind is not None:
+            return behind
     if number in _UNREACHABLE:
-        reason = re.sub(r"^Can't connect to MySQL server on '[^']*'\s*", "", text).strip("()") or text
+        reason = _reason(text)
         return ConnectError(
             f"cannot reach the server: {reason}",
             where=login.where,
@@ -137,28 +131,17 @@ def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) ->
             where=login.where,
             hint="check its name, and `GRANT SELECT` on it",
         )
-    if lost(error) or number in (ER.CON_COUNT_ERROR, CR.CR_SSL_CONNECTION_ERROR):
+    if lost(error) or number == ER.CON_COUNT_ERROR:
         return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
     if number in _NO_PRIVILEGE:
         return SourceError(text, where=where or login.where, hint="`GRANT SELECT` on the table to this user")
     return SourceError(text, where=where or login.where)
 
 
-def _tls(login: Login) -> dict[str, Any]:
-    """The driver would skip the host name where no CA is named, so the context is made here."""
-    tls = login.tls
-    if tls.mode == "disable":
-        return {"ssl_disabled": True}
-    if tls.mode == "prefer":
-        return {}
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key)
-    except OSError as error:
-        hint = "check ca, cert and key under `tls`"
-        raise ConnectError(f"a TLS file cannot be read: {error}", where=login.where, hint=hint) from error
-    context.check_hostname = tls.mode == "verify-full"
-    verified = tls.mode in ("verify-ca", "verify-full")
-    context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
-    return {"ssl": context}
+def _reason(text: str) -> str:
+    return re.sub(r"^Can't connect to MySQL server on '[^']*'\s*", "", text).strip("()") or text
+
+
+def _is_tls(error: pymysql.err.MySQLError) -> bool:
+    """The driver says of a broken handshake that it cannot connect, and keeps the cause beside it."""
+    return isinstance(getattr(error, "original_exception", None), ssl.SSLError)

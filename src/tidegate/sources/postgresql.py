@@ -17,6 +17,7 @@ from tidegate.core.strategies import CeilingSettings
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.windows import Window
 from tidegate.reach.login import Login
+from tidegate.reach.tunnel import for_tasks
 from tidegate.sources import postgresql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
@@ -240,7 +241,7 @@ class PostgreSQL:
     def reader(self) -> Reader:
         from tidegate.sources.readers.postgresql import PostgreSQLReader
 
-        return PostgreSQLReader(self.login)
+        return PostgreSQLReader(for_tasks(self.login))
 
     def close(self) -> None:
         self._disconnect()

@@ -12,6 +12,7 @@ import psycopg
 
 from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
 from tidegate.core.positions import Value
+from tidegate.reach import libpq, tls, tunnel
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.values import written
 
@@ -35,16 +36,11 @@ _REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "not permitte
 def connect(login: Login) -> Session:
     with errors(login):
         session = psycopg.connect(
-            host=login.host,
-            port=login.port,
-            dbname=login.database,
-            user=login.username,
-            password=login.password,
             application_name=APPLICATION_NAME,
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             client_encoding="UTF8",
             autocommit=True,
-            **_tls(login),
+            **libpq.parameters(login),
         )
         pins = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _PINNED.items())
         run(session, f"SELECT {pins}")
@@ -124,14 +120,11 @@ def _not_connected(login: Login, text: str) -> ConnectError:
     if f'database "{login.database}" does not exist' in text:
         hint = "check the name of the database"
         return LoginRefused(f"there is no database `{login.database}`", where=login.where, hint=hint)
-    return ConnectError(
+    unencrypted = tls.refused(login, reason)
+    if unencrypted is not None:
+        return unencrypted
+    return tunnel.beyond(login) or ConnectError(
         f"cannot reach the server: {reason}",
         where=login.where,
         hint="check host and port, that the server is running, and that no firewall is in between",
     )
-
-
-def _tls(login: Login) -> dict[str, Any]:
-    tls = login.tls
-    files = {"sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
-    return {"sslmode": tls.mode, **{name: path for name, path in files.items() if path}}

@@ -12,6 +12,10 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate.core.errors import ConfigError, ConnectError, LoginRefused, StateError, TidegateError
+from tidegate.reach import libpq
+from tidegate.reach.login import Login, Tls
+from tidegate.reach.tls import refused as tls_refused
+from tidegate.reach.tunnel import Tunnel, beyond
 
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 30
@@ -94,13 +98,13 @@ class Database(Protocol):
     def failure(self, error: Exception) -> Failure: ...
 
 
-def database(url: str) -> Database:
+def database(url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Database:
     """The database a URL names: `sqlite:///path`, `postgresql://…` or `mysql://…`."""
     scheme = url.partition(":")[0]
     if scheme not in _DATABASES:
         supported = ", ".join(_DATABASES)
         raise ConfigError(f"`{scheme}` is no database that can hold state", hint=f"use one of {supported}")
-    return _DATABASES[scheme](url)
+    return _DATABASES[scheme](url, tls, tunnel)
 
 
 # --- SQLite ------------------------------------------------------------------
@@ -119,7 +123,8 @@ class Sqlite:
     errors = sqlite3.Error
 
     @classmethod
-    def at(cls, url: str) -> Sqlite:
+    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Sqlite:
+        del tls, tunnel  # a file is where it is
         return cls(path_of(url))
 
     @property
@@ -170,6 +175,9 @@ class Sqlite:
 
 # --- Servers -----------------------------------------------------------------
 
+_TLS_OPTIONS = {"sslmode": "mode", "sslrootcert": "ca", "sslcert": "cert", "sslkey": "key"}
+"""Options of a URL, in libpq's words for any server."""
+
 
 @dataclass(frozen=True)
 class Address:
@@ -182,6 +190,24 @@ class Address:
     database: str
     password: str | None = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def login(self, port: int, tls: Tls | None, tunnel: Tunnel | None) -> Login:
+        """`port` is the one that is meant where the URL names none; TLS may stand in the URL too."""
+        named = {key: self.options[name] for name, key in _TLS_OPTIONS.items() if name in self.options}
+        return Login(
+            host=self.host,
+            port=self.port or port,
+            database=self.database,
+            username=self.user,
+            password=self.password,
+            tls=tls or Tls(**named),
+            tunnel=tunnel,
+        )
+
+    @property
+    def further(self) -> dict[str, str]:
+        """Options that are the driver's own business."""
+        return {name: value for name, value in self.options.items() if name not in _TLS_OPTIONS}
 
     @classmethod
     def at(cls, url: str) -> Address:
@@ -254,6 +280,7 @@ _POSTGRES_CODES = {
 class Postgres:
     address: Address
     driver: ModuleType = field(repr=False)
+    login: Login
 
     marker = "%s"
     types = {"key": "TEXT", "text": "TEXT", "table": ""}  # noqa: RUF012
@@ -268,8 +295,9 @@ class Postgres:
     table_exists = "SELECT 1 WHERE to_regclass(%s) IS NOT NULL"
 
     @classmethod
-    def at(cls, url: str) -> Postgres:
-        return cls(Address.at(url), _driver("psycopg", extra="postgresql"))
+    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Postgres:
+        address = Address.at(url)
+        return cls(address, _driver("psycopg", extra="postgresql"), address.login(5432, tls, tunnel))
 
     @property
     def place(self) -> str:
@@ -281,13 +309,8 @@ class Postgres:
         return errors
 
     def connect(self) -> Connection:
-        address = self.address
         settings = {
-            "host": address.host,
-            "port": address.port,
-            "user": address.user,
-            "password": address.password,
-            "dbname": address.database,
+            **libpq.parameters(self.login),
             "connect_timeout": _CONNECT_SECONDS,
             "keepalives_idle": 10,
             "keepalives_interval": 5,
@@ -297,7 +320,7 @@ class Postgres:
         }
         try:
             connection: Connection = self.driver.connect(
-                **{**settings, **address.options},
+                **{**settings, **self.address.further},
                 autocommit=True,
                 prepare_threshold=None,  # a pooler between us and the server may not know our statements
             )
@@ -309,6 +332,9 @@ class Postgres:
 
     def _unconnected(self, error: Exception) -> TidegateError:
         refused = ("authentication", "pg_hba.conf", "does not exist", "permission denied", "no password")
+        found = tls_refused(self.login, _line(error)) or beyond(self.login)
+        if found is not None and not any(words in str(error) for words in refused):
+            return found
         kind = LoginRefused if any(words in str(error) for words in refused) else ConnectError
         return kind(f"no connection to the state database: {_line(error)}", where=self.place)
 
@@ -324,7 +350,7 @@ class Postgres:
 
 # --- MySQL and MariaDB -------------------------------------------------------
 
-_MYSQL_OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
+_MYSQL_OPTIONS = (*_TLS_OPTIONS, "unix_socket")
 _MYSQL_REFUSED = (1044, 1045, 1049, 1130, 1251, 1698)
 _MYSQL_LOST = (0, 1053, 1158, 1159, 1160, 1161, 1317, 1927, 4031, *range(2000, 3000))
 _MYSQL_CODES = {
@@ -340,6 +366,7 @@ _MYSQL_CODES = {
 class Mysql:
     address: Address
     driver: ModuleType = field(repr=False)
+    login: Login
 
     marker = "%s"
     # Names are compared as they are written: no letter case, accent or emoji counts as another.
@@ -356,13 +383,13 @@ class Mysql:
     )
 
     @classmethod
-    def at(cls, url: str) -> Mysql:
+    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Mysql:
         address = Address.at(url)
         for option in address.options:
             if option not in _MYSQL_OPTIONS:
                 hint = f"there are {', '.join(_MYSQL_OPTIONS)}"
                 raise ConfigError(f"the URL of the store has an unknown option `{option}`", hint=hint)
-        return cls(address, _driver("pymysql", extra="mysql"))
+        return cls(address, _driver("pymysql", extra="mysql"), address.login(3306, tls, tunnel))
 
     @property
     def place(self) -> str:
@@ -374,25 +401,19 @@ class Mysql:
         return errors
 
     def connect(self) -> Connection:
-        address = self.address
+        from tidegate.reach import mysql
+
         # A client that vanished, together with its machine, must not keep a row locked for hours.
         session = (
             f"SET SESSION innodb_lock_wait_timeout = {_LOCK_SECONDS},"
             f" SESSION wait_timeout = {2 * _ANSWER_SECONDS}"
         )
         try:
-            connection: Connection = self.driver.connect(
-                **{name: _switch(value) for name, value in address.options.items()},
-                host=address.host,
-                port=address.port or 3306,
-                user=address.user,
-                password=(address.password or "").encode(),  # a text would be sent as Latin-1
-                database=address.database,
-                charset="utf8mb4",
-                autocommit=True,
+            connection: Connection = mysql.connect(
+                self.login,
+                **self.address.further,
                 client_flag=self.driver.constants.CLIENT.FOUND_ROWS,
                 init_command=session,
-                connect_timeout=_CONNECT_SECONDS,
                 read_timeout=_ANSWER_SECONDS,
                 write_timeout=_ANSWER_SECONDS,
             )
@@ -401,6 +422,9 @@ class Mysql:
         return connection
 
     def _unconnected(self, error: Exception) -> TidegateError:
+        found = tls_refused(self.login, str(error)) or beyond(self.login)
+        if found is not None and _code(error) not in _MYSQL_REFUSED:
+            return found
         kind = LoginRefused if _code(error) in _MYSQL_REFUSED else ConnectError
         words = error.args[-1] if error.args else error
         return kind(f"no connection to the state database: {words}", where=self.place)
@@ -414,10 +438,6 @@ class Mysql:
 def _code(error: Exception) -> int | None:
     code = error.args[0] if error.args else None
     return code if isinstance(code, int) else None
-
-
-def _switch(value: str) -> str | bool:
-    return {"true": True, "false": False}.get(value.lower(), value)
 
 
 def _line(error: Exception) -> str:
@@ -436,7 +456,7 @@ def _driver(name: str, *, extra: str) -> ModuleType:
         ) from error
 
 
-_DATABASES: dict[str, Callable[[str], Database]] = {
+_DATABASES: dict[str, Callable[[str, Tls | None, Tunnel | None], Database]] = {
     "sqlite": Sqlite.at,
     "postgresql": Postgres.at,
     "mysql": Mysql.at,

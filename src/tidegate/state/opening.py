@@ -40,13 +40,24 @@ def _of(config: StateConfig) -> Store:
         case "local":
             return _at(f"file://{quote(str(config.path.absolute()))}")
         case "sql":
-            return _at(config.url.get_secret_value())
+            return _server(config)
         case "s3":
             from tidegate.state.s3 import S3Store
 
             return S3Store(S3Place.of(config))
         case "delta":
             return _at("delta:")
+
+
+def _server(config: SqlState) -> Store:
+    from tidegate.reach.login import tls_of, tunnel_of
+    from tidegate.state.sql import SqlStore
+
+    return SqlStore(
+        config.url.get_secret_value(),
+        tls=tls_of(config.tls) if config.tls else None,
+        tunnel=tunnel_of(config.ssh_tunnel),
+    )
 
 
 def _local(url: str) -> Store:

@@ -30,6 +30,8 @@ from tidegate.core.errors import (
 from tidegate.core.leases import Holder, Lease
 from tidegate.core.shape import demand_shape
 from tidegate.core.watermark import Event, StreamId, Watermark
+from tidegate.reach.login import Tls
+from tidegate.reach.tunnel import Tunnel
 from tidegate.state import process
 from tidegate.state.contract import Damaged, Listing, Stored
 from tidegate.state.databases import Connection, Database, Failure, database
@@ -46,8 +48,15 @@ _Row = tuple[Any, ...]
 class SqlStore:
     """Watermarks, leases and history in a database. Threads may share a store; they take turns."""
 
-    def __init__(self, url: str, *, known_dead: KnownDead = process.known_dead) -> None:
-        self._database = database(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: Tls | None = None,
+        tunnel: Tunnel | None = None,
+        known_dead: KnownDead = process.known_dead,
+    ) -> None:
+        self._database = database(url, tls, tunnel)
         self._known_dead = known_dead
         self._session: _Session | None = None
         self._turn = threading.RLock()

@@ -104,7 +104,7 @@ def open_staging(model: StagingArea) -> Staging:
 
 def _settings(model: Model) -> dict[str, Any]:
     """An entry of connections.yml as keyword arguments, under the names that the file uses."""
-    return model.model_dump(by_alias=True, exclude_none=True, exclude={"ssh_tunnel", "ceiling"})
+    return model.model_dump(by_alias=True, exclude_none=True, exclude={"ceiling"})
 
 
 def open_session(project: Project) -> LazySession:

@@ -39,6 +39,7 @@ from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
 from tidegate.sync.ranges import range_job, sync_range
+from tidegate.sync.reaching import demand_own_way
 from tidegate.sync.result import SyncResult, TableResult, TableStatus
 from tidegate.sync.streams import NULL_CURSORS, beside, owner
 from tidegate.sync.table import Passage, TableSync
@@ -79,6 +80,8 @@ def sync_pipeline(
 ) -> SyncResult:
     """Sync the requested tables; one that fails does not keep the others from finishing."""
     started = clock()
+    if request.scope is not Scope.LOAD:
+        demand_own_way(pipeline.source, session.settings)
     tables = tables_of(pipeline, request, parts)
     work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline, started))
     if pipeline.processing.strategy is TableOrder.PARALLEL and len(tables) > 1:

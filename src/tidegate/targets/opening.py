@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from tidegate.core.errors import ConfigError
+from tidegate.reach.login import login_of
 from tidegate.targets.contract import Target
 
 
@@ -35,33 +36,10 @@ def _duckdb(path: str | Path, schema: str = "main", wait: timedelta = timedelta(
     return DuckDbTarget(path, schema, wait=wait.total_seconds())
 
 
-def _postgresql(
-    *,
-    host: str,
-    database: str,
-    username: str | None = None,
-    port: int = 5432,
-    password: Any = None,
-    schema: str = "public",
-    tls: Mapping[str, Any] | None = None,
-) -> Target:
+def _postgresql(*, schema: str = "public", **server: Any) -> Target:
     from tidegate.targets.postgresql import PostgresTarget
 
-    secret = password.get_secret_value() if hasattr(password, "get_secret_value") else password
-    return PostgresTarget(
-        host=host,
-        port=port,
-        database=database,
-        user=username,
-        password=secret,
-        schema=schema,
-        options=_tls(tls or {}),
-    )
-
-
-def _tls(tls: Mapping[str, Any]) -> dict[str, str]:
-    names = {"mode": "sslmode", "ca": "sslrootcert", "cert": "sslcert", "key": "sslkey"}
-    return {names[name]: str(value) for name, value in tls.items() if value is not None}
+    return PostgresTarget(login_of(server, port=5432), schema=schema)
 
 
 _TARGETS: dict[str, Callable[..., Target]] = {

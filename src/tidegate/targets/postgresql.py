@@ -22,6 +22,8 @@ from tidegate.core.errors import (
     TargetError,
 )
 from tidegate.core.types import DataType, Kind
+from tidegate.reach import libpq, tls, tunnel
+from tidegate.reach.login import Login
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.copy_text import copy_text
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
@@ -97,29 +99,19 @@ class PostgresTarget(SqlTarget):
 
     def __init__(
         self,
+        login: Login,
         *,
-        host: str,
-        port: int,
-        database: str,
-        user: str | None = None,
-        password: str | None = None,
         schema: str = "public",
         options: Mapping[str, str] | None = None,
         lock_wait: float = 60.0,
         swap_wait: float = 5.0,
     ) -> None:
-        server = Postgres(host, port, database, user, password, dict(options or {}), lock_wait, swap_wait)
-        super().__init__(server, schema)
+        super().__init__(Postgres(login, dict(options or {}), lock_wait, swap_wait), schema)
 
 
 @dataclass(frozen=True)
 class Postgres:
-    host: str
-    port: int
-    database: str
-    user: str | None
-    """None: whoever libpq takes us for."""
-    password: str | None = field(repr=False)
+    login: Login
     options: Mapping[str, str] = field(default_factory=dict)
     lock_wait: float = 60.0
     swap_wait: float = 5.0
@@ -130,7 +122,7 @@ class Postgres:
 
     @property
     def where(self) -> str:
-        return f"{self.database} at {self.host}:{self.port}"
+        return f"{self.login.database} at {self.login.host}:{self.login.port}"
 
     @contextmanager
     def reading(self) -> Iterator[PostgresSession]:
@@ -164,15 +156,11 @@ class Postgres:
             "connect_timeout": 10,
             "application_name": "tidegate",
             "keepalives_idle": 30,
+            **libpq.parameters(self.login),
             **self.options,
         }
         try:
             return psycopg.connect(
-                host=self.host,
-                port=self.port,
-                dbname=self.database,
-                user=self.user,
-                password=self.password,
                 autocommit=True,  # BEGIN and COMMIT are written out, so that the answer to COMMIT can be read
                 cursor_factory=psycopg.RawCursor,  # `$1` instead of `%s`: a name may hold a percent sign
                 client_encoding="utf8",
@@ -184,10 +172,13 @@ class Postgres:
 
     def _unreachable(self, error: psycopg.OperationalError) -> ConnectError:
         said = _said(error)
+        unencrypted = tls.refused(self.login, said) or tunnel.beyond(self.login)
+        if unencrypted is not None:
+            return unencrypted
         hint = next((hint for sign, hint in _HINTS.items() if sign in said), "check host, port and network")
-        secret = self.password or ""
+        secret = self.login.password or ""
         clean = said.replace(secret, "***") if secret else said
-        who = f" as {self.user}" if self.user else ""
+        who = f" as {self.login.username}" if self.login.username else ""
         kind = LoginRefused if any(sign in said for sign in _REFUSED) else ConnectError
         return kind(f"cannot connect to PostgreSQL{who}: {clean}", where=self.where, hint=hint)
 
@@ -200,8 +191,6 @@ _HINTS = {
     "resolve": "check the target's host",
     "translate host name": "check the target's host",
     "timeout expired": "is the host right, and does a firewall let you through?",
-    "certificate": "check the target's tls settings",
-    "SSL": "check the target's tls settings",
     "pg_hba.conf": "the server does not let this user in from here: ask its administrator",
 }
 _REFUSED = ("password authentication failed", "no password supplied", "does not exist", "pg_hba.conf")
@@ -226,7 +215,7 @@ def _translated(server: Postgres, connection: psycopg.Connection[Any]) -> Iterat
             hint="wait for it to end, or look for it in pg_stat_activity, then run this again",
         ) from error
     except errors.InsufficientPrivilege as error:
-        hint = f"grant {server.user or 'the user'} what is missing"
+        hint = f"grant {server.login.username or 'the user'} what is missing"
         raise TargetError(f"PostgreSQL: {_said(error)}", where=server.where, hint=hint) from error
     except (errors.CharacterNotInRepertoire, errors.UntranslatableCharacter) as error:
         hint = "PostgreSQL cannot store this character; leave the column out, or clean it at the source"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import ssl
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.reach.tls import authorities
 from tidegate.sources.contract import Read
 from tidegate.sources.mysql_session import connect, errors, quote, run
 from tidegate.sources.mysql_types import SPATIAL
@@ -275,12 +275,13 @@ def _address(login: Login) -> str:
             where=login.where,
             hint="leave `cert` and `key` out of `tls`",
         )
-    host = f"[{login.host}]" if ":" in login.host else login.host
+    address, port = login.endpoint()
+    host = f"[{address}]" if ":" in address else address
     user, password, database = (
         percent(part or "", safe="") for part in (login.username, login.password, login.database)
     )
     options = "&".join(f"{name}={percent(value, safe='')}" for name, value in _options(login).items())
-    return f"mysql://{user}:{password}@{host}:{login.port}/{database}?{options}"
+    return f"mysql://{user}:{password}@{host}:{port}/{database}?{options}"
 
 
 def _options(login: Login) -> dict[str, str]:
@@ -292,9 +293,9 @@ def _options(login: Login) -> dict[str, str]:
         "tcp_connect_timeout_ms": str(CONNECT_TIMEOUT_SECONDS * 1000),
         "tcp_keepalive_time_ms": "60000",
     }
-    authorities = login.tls.ca or ssl.get_default_verify_paths().cafile
-    if login.tls.mode.startswith("verify") and authorities:
-        options["ssl-ca"] = authorities
+    trusted = login.tls.ca or authorities()
+    if login.tls.verified and trusted:
+        options["ssl-ca"] = trusted
     return options
 
 

@@ -24,6 +24,7 @@ from psycopg.conninfo import make_conninfo
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
+from tidegate.reach import libpq
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.contract import Read
 from tidegate.sources.postgresql_session import connect, errors, quote, run, text_literal
@@ -249,20 +250,12 @@ def _query(duckdb: DuckDBPyConnection, name: str, sql: str) -> DuckDBPyConnectio
 def _attach(duckdb: DuckDBPyConnection, login: Login, name: str) -> None:
     from duckdb import Error
 
-    tls = login.tls
-    files = {"sslrootcert": tls.ca, "sslcert": tls.cert, "sslkey": tls.key}
     address = make_conninfo(
-        host=login.host,
-        port=login.port,
-        dbname=login.database,
-        user=login.username,
-        password=login.password,
+        **libpq.parameters(login),
         application_name=APPLICATION_NAME,
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         client_encoding="UTF8",
         keepalives_idle=60,
-        sslmode=tls.mode,
-        **{key: path for key, path in files.items() if path},
     )
     quoted = address.replace("'", "''")
     with errors(login):

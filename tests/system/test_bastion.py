@@ -1,0 +1,115 @@
+"""A sync through a bastion, which may vanish at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.servers import Bastion
+from tests.system.conftest import Build, Notes, Place
+from tests.system.shop import HYBRID
+from tidegate.config.models import MySQLSource, SshTunnel
+from tidegate.core.errors import ConfigError, ConnectError
+from tidegate.core.receipts import Receipt
+from tidegate.core.watermark import StreamId
+from tidegate.reach.tunnel import close_all
+from tidegate.spark.session import SparkSettings
+from tidegate.sync.reaching import demand_own_way
+
+APPEND = {**HYBRID, "write_mode": "append"}
+
+
+@pytest.fixture
+def own_bastion() -> Iterator[Bastion]:
+    with servers.bastion() as server:
+        yield server
+        close_all()
+
+
+@dataclass
+class Vanishing(Notes):
+    """Stops the bastion when the first chunks are staged; starts it again when the sync notices, if told."""
+
+    bastion: Bastion | None = None
+    comes_back: bool = True
+    stopped: int = field(default=0)
+
+    def staged(self, stream: StreamId, receipt: Receipt) -> None:
+        super().staged(stream, receipt)
+        if not self.stopped and self.bastion:
+            self.bastion.stop()
+            self.stopped += 1
+
+    def note(self, stream: StreamId, text: str) -> None:
+        super().note(stream, text)
+        if self.stopped == 1 and self.comes_back and self.bastion:
+            self.bastion.start()
+            self.stopped += 1
+
+
+def behind(place: Place, bastion: Bastion, **pipeline: Any) -> None:
+    """Both ends of the place lie behind the bastion."""
+    tunnel = {"ssh_tunnel": bastion.tunnel()}
+    place.sources = {"shop": {**place.shop.config, **tunnel}}
+    if place.warehouse.server is not None:
+        place.warehouse = replace(place.warehouse, config={**place.warehouse.config, **tunnel})
+    place.configure({"orders": APPEND}, processing={"batch_size": 20, "parallelism": 1}, **pipeline)
+
+
+@pytest.mark.parametrize("route", ["mariadb-postgres", "postgres-duckdb"])
+def test_a_sync_survives_a_bastion_that_vanishes_and_comes_back(
+    route: str, build: Build, own_bastion: Bastion
+) -> None:
+    place = build(route)
+    place.shop.create()
+    place.shop.insert(800)
+    behind(place, own_bastion, retries={"max": 5, "backoff_seconds": 1})
+    place.notes = Vanishing(bastion=own_bastion)
+
+    place.synced()
+
+    assert any("trying again" in text for text in place.notes.texts)
+    place.agree()
+
+
+def test_a_sync_whose_bastion_is_gone_goes_on_in_the_next_run(build: Build, own_bastion: Bastion) -> None:
+    place = build("mariadb-postgres")
+    place.shop.create()
+    place.shop.insert(800)
+    behind(place, own_bastion, retries={"max": 0})
+    place.notes = Vanishing(bastion=own_bastion, comes_back=False)
+
+    [failed] = place.sync().tables.values()
+    assert isinstance(failed.error, ConnectError)
+    assert 0 < failed.rows_extracted < 800
+
+    own_bastion.start()
+    assert place.synced().rows_extracted == 800 - failed.rows_extracted
+    place.agree()
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        ({"private_key_path": None}, "with which `private_key_path`"),
+        ({"known_hosts": None}, "with which `known_hosts`"),
+        ({"local_port": 5000}, "only one can have port 5000"),
+    ],
+)
+def test_on_a_cluster_a_tunnel_that_tasks_cannot_open_is_refused(
+    left_out: dict[str, Any], words: str
+) -> None:
+    whole = {"host": "bastion", "private_key_path": "/keys/id", "known_hosts": "/keys/known_hosts"}
+    cluster = SparkSettings(master="spark://head:7077")
+    complete = MySQLSource(host="db", database="shop", ssh_tunnel=SshTunnel.model_validate(whole))
+    demand_own_way(complete, cluster)
+    lacking = complete.model_copy(update={"ssh_tunnel": SshTunnel.model_validate({**whole, **left_out})})
+    demand_own_way(lacking, SparkSettings(master="local[*]"))
+    with pytest.raises(ConfigError, match=words):
+        demand_own_way(lacking, cluster)
+    with pytest.raises(ConfigError, match=words):
+        demand_own_way(lacking, SparkSettings(remote="sc://head"))
