@@ -61,7 +61,7 @@ class Place:
         write_project(self.folder, sources, self.warehouse, chosen, sections=self.sections, **pipeline)
 
     def sync(self, **request: Any) -> SyncResult:
-        return sync_place(self.folder, Request(**request), self.session(), self.notes)
+        return sync_place(self.folder, Request(**request), self.session(), self.notes, parts=self.parts())
 
     def synced(self, **request: Any) -> TableResult:
         """Sync one table and demand that nothing failed."""

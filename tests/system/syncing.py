@@ -22,10 +22,11 @@ def sync_place(
     session: LazySession,
     progress: Progress,
     alter: Callable[[Parts], None] = lambda _: None,
+    parts: Parts | None = None,
 ) -> SyncResult:
-    """Sync the project in a folder; `alter` may put other parts in place of its own."""
+    """Sync the project in a folder, with its own parts or these; `alter` may change some of them."""
     pipeline = Project.load(folder).pipeline("shop")
-    parts = open_parts(pipeline, command="test")
+    parts = parts or open_parts(pipeline, command="test")
     alter(parts)
     try:
         return sync_pipeline(
