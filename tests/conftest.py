@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests import servers
+from tests import servers, spark_servers
 from tests.authority import Authority
+from tests.clusters.driver import Driver, driver
 from tests.servers import Bastion, S3Server, Server
+from tests.spark_servers import SparkServer
 from tests.toxiproxy import Toxiproxy
 
 if TYPE_CHECKING:
@@ -118,6 +120,48 @@ def toxiproxy() -> Iterator[Toxiproxy]:
     """A proxy that slows, cuts and loses; `toxiproxy.before(port)` puts it before a server."""
     with servers.toxiproxy() as server:
         yield server
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--spark",
+        choices=["local", "standalone", "connect"],
+        default="local",
+        help="where the syncs of the system tests run: in this process, on a cluster, on a server",
+    )
+
+
+@pytest.fixture
+def spark_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--spark"))
+
+
+@pytest.fixture(scope="session")
+def spark_standalone() -> Iterator[SparkServer]:
+    """A standalone Spark master with two workers."""
+    with spark_servers.standalone() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark_connect() -> Iterator[SparkServer]:
+    """A Spark Connect server."""
+    with spark_servers.connect() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def standalone_driver() -> Iterator[Driver]:
+    """A process whose session is on the standalone master."""
+    with driver() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def connect_driver() -> Iterator[Driver]:
+    """A process whose session is on the Spark Connect server."""
+    with driver() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,16 @@ from uuid import UUID
 
 import pytest
 
+from tests.clusters.driver import Driver
 from tests.system.shop import HYBRID, Shop, Warehouse, quoted, write_project
-from tests.system.syncing import sync_place
+from tests.system.syncing import Notes, sync_place
 from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.spark.session import LazySession, SparkSettings
-from tidegate.sync.library import open_parts
+from tidegate.sync.library import open_parts, open_session
 from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request
-from tidegate.sync.progress import Silence
 from tidegate.sync.result import SyncResult, TableResult
 
 if TYPE_CHECKING:
@@ -32,23 +32,13 @@ ROUTES = ["sqlite-duckdb", "mariadb-duckdb", "mariadb-postgres", "postgres-duckd
 
 
 @dataclass
-class Notes(Silence):
-    """Remembers what a sync had to say."""
-
-    texts: list[str] = field(default_factory=list)
-
-    def note(self, stream: StreamId, text: str) -> None:  # noqa: ARG002 - the contract's signature
-        self.texts.append(text)
-
-
-@dataclass
 class Place:
     """A project with its two ends."""
 
     folder: Path
     shop: Shop
     warehouse: Warehouse
-    spark: SparkSession
+    spark: SparkSession | None
     notes: Notes = field(default_factory=Notes)
     sources: dict[str, Any] = field(default_factory=dict)
     """Connections to read through instead of the shop's own, or beside it."""
@@ -121,14 +111,35 @@ def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
+@dataclass
+class DistantPlace(Place):
+    """A project whose syncs run in another process, on a Spark that is somewhere else."""
+
+    driver: Driver = field(kw_only=True)
+
+    def sync(self, **request: Any) -> SyncResult:
+        result, texts = self.driver.sync(self.folder, Request(**request))
+        self.notes.texts += texts
+        return result
+
+    def session(self) -> LazySession:
+        return open_session(Project.load(self.folder))
+
+
 Build = Callable[[str], Place]
 
 
 @pytest.fixture
-def build(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Build:
+def build(request: pytest.FixtureRequest, tmp_path: Path, spark_kind: str) -> Build:
     def make(route: str) -> Place:
         source, target = route.split("-")
-        return Place(tmp_path, _shop(request, source, tmp_path), _warehouse(request, target, tmp_path), spark)
+        shop, warehouse = _shop(request, source, tmp_path), _warehouse(request, target, tmp_path)
+        if spark_kind == "local":
+            return Place(tmp_path, shop, warehouse, request.getfixturevalue("spark"))
+        server = request.getfixturevalue(f"spark_{spark_kind}")
+        driver = request.getfixturevalue(f"{spark_kind}_driver")
+        sections = {"spark": server.spark}
+        return DistantPlace(tmp_path, shop, warehouse, None, sections=sections, driver=driver)
 
     return make
 

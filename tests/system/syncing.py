@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tidegate.config.project import Project
+from tidegate.core.watermark import StreamId
 from tidegate.spark.session import LazySession
 from tidegate.sync.library import open_parts
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, sync_pipeline
-from tidegate.sync.progress import Progress
+from tidegate.sync.progress import Progress, Silence
 from tidegate.sync.result import SyncResult
+
+
+@dataclass
+class Notes(Silence):
+    """Remembers what a sync had to say."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def note(self, stream: StreamId, text: str) -> None:  # noqa: ARG002 - the contract's signature
+        self.texts.append(text)
 
 
 def sync_place(

@@ -10,8 +10,9 @@ import pytest
 
 from tests import servers
 from tests.servers import Bastion
-from tests.system.conftest import Build, Notes, Place
+from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID
+from tests.system.syncing import Notes
 from tidegate.config.models import MySQLSource, SshTunnel
 from tidegate.core.errors import ConfigError, ConnectError
 from tidegate.core.receipts import Receipt
