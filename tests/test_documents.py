@@ -40,7 +40,11 @@ def run(script: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("document", "last_words"),
-    [("README.md", "2025-01-08 16:30:00 / 5"), ("docs/how-to/first-sync.md", "2025-01-09 10:05:00 / 6")],
+    [
+        ("README.md", "2025-01-08 16:30:00 / 5"),
+        ("docs/how-to/first-sync.md", "2025-01-09 10:05:00 / 6"),
+        ("docs/how-to/names.md", "mapped"),
+    ],
 )
 def test_what_a_document_tells_to_type_works(document: str, last_words: str, tmp_path: Path) -> None:
     assert last_words in run("\n".join(blocks(document, "sh")), tmp_path)

@@ -11,12 +11,14 @@ from tests.system.conftest import Build, Place
 from tests.system.shop import ID_ONLY
 from tidegate.config.project import Project
 from tidegate.core.errors import LeaseHeld, LeaseLost
+from tidegate.core.names import RULES
 from tidegate.core.positions import Position
 from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
 from tidegate.state.hold import HeldStream
 from tidegate.sync.job import target_table
 from tidegate.sync.loading import Loader
+from tidegate.sync.naming import Naming
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.progress import Silence
 from tidegate.sync.result import TableStatus
@@ -83,7 +85,8 @@ class Sleeper:
         ttl = timedelta(minutes=1)
         lease = parts.store.acquire(ORDERS, elsewhere, now=then, ttl=ttl, nonce="asleep")
         self._held = HeldStream(parts.store, parts.store.read(ORDERS), lease, clock=lambda: then, ttl=ttl)
-        self._loader = Loader(parts.staging, parts.target, Silence(), lambda: then)
+        naming = Naming(RULES["duckdb"], {}, parts.store)
+        self._loader = Loader(parts.staging, parts.target, naming, Silence(), lambda: then)
         settings = Project.load(place.folder).pipeline("shop").settings_for("orders")
         schema = Schema.from_json(dict(self._held.mark.schemas)[self._held.mark.pending[-1].schema])
         self._table = target_table(settings, ORDERS, schema)

@@ -30,6 +30,7 @@ COMMANDS = {
     "watermark": Entry("watermark", "Look at the marks of tables, and move them by hand."),
     "staging": Entry("staging", "Look at staged files, and clean up."),
     "status": Entry("status", "All tables at a glance."),
+    "columns": Entry("columns", "Look at what columns are called at the target, and map them."),
     "config": Entry("config", "Look at the configuration, and check it."),
     "connections": Entry("connections", "Look at connections, and try them."),
     "backup": Entry("sync", name="backup"),

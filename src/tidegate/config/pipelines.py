@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tidegate.config.binding import Binder, Values
 from tidegate.config.connections import Connections, Section, wrong_primary
 from tidegate.config.loading import Document
+from tidegate.config.mappings import ColumnMappings
 from tidegate.config.models import (
     LocalStaging,
     LocalState,
@@ -27,6 +28,7 @@ from tidegate.config.settings import Processing, TableSettings
 from tidegate.config.spelling import did_you_mean, is_pattern, listed, matches
 from tidegate.config.variables import Variables
 from tidegate.core.errors import UsageError
+from tidegate.core.names import NameRules, rules_for
 from tidegate.core.strategies import WriteMode
 
 
@@ -46,6 +48,7 @@ class Pipeline:
     _tables: Mapping[str, TableOptions] = field(repr=False)
     _document: Document = field(repr=False)
     _connections: Connections = field(repr=False)
+    _root: Path = field(repr=False)
 
     @property
     def source(self) -> SourceConnection:
@@ -93,9 +96,23 @@ class Pipeline:
             timeout_minutes=said.timeout_minutes,
         )
 
+    @property
+    def name_rules(self) -> NameRules:
+        """What the target lets names be; it need not be usable for that."""
+        target = self._connections.entries[Section.TARGET][self.target_name].bound.model
+        return rules_for(getattr(target, "type", ""))
+
+    @property
+    def mappings(self) -> ColumnMappings:
+        return ColumnMappings(self._root, self.name)
+
     def settings_for(self, table: str) -> TableSettings:
         """The settings of a table: its own entry's, else those of the first pattern that it matches."""
-        return resolve(table, self._tables[self._entry(table)], self.options)
+        options = self._tables[self._entry(table)]
+        settings = resolve(table, options, self.options)
+        # A name that somebody chose is theirs; one that comes from the source is made safe for the target.
+        name = options.target_name or self.name_rules.safe_table(settings.target_name)
+        return replace(settings, target_name=name, names=self.mappings.of(table))
 
     def expand(self, available: Iterable[str], wanted: Iterable[str] = ()) -> list[str]:
         """The tables to sync, in the order of the file, given the tables that the source has.
@@ -180,6 +197,7 @@ def read_pipeline(document: Document, connections: Connections, variables: Varia
         _tables=tables,
         _document=document,
         _connections=connections,
+        _root=root,
     )
 
 

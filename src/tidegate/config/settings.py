@@ -79,6 +79,8 @@ class TableSettings:
     """Empty: all columns."""
     exclude: tuple[str, ...] = ()
     masks: Mapping[str, Mask] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What columns are called at the target because somebody decided so; all others are made safe for it."""
     filter: str | None = None
     query: str | None = None
     null_cursor: NullCursorPolicy = NullCursorPolicy.ERROR

@@ -6,7 +6,7 @@ which takes a reason. Nothing here removes a pending segment except `loaded` and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -253,6 +253,12 @@ def _nearest(mark: Position | None, limit: Position | None) -> Position | None:
     return limit if mark is not None and (limit is None or limit.precedes(mark)) else mark
 
 
+def name(mark: Watermark, names: Mapping[str, str], now: datetime) -> Step:
+    """Remember what columns are called at the target, before any row goes there under these names."""
+    event = Event("named", now, mark.run.id if mark.run else None, {"names": dict(names)})
+    return replace(mark, names=tuple(names.items()), updated_at=now), (event,)
+
+
 def cover(mark: Watermark, window: Window, now: datetime) -> Watermark:
     """Remember a range that was read apart from the mark."""
     return replace(mark, covered=tuple(merge([*mark.covered, window])), updated_at=now)
@@ -334,6 +340,7 @@ def reset(mark: Watermark, *, reason: str, now: datetime) -> Step:
         run=_given_up(mark.run, now),
         runs=mark.runs,
         generation=_next_generation(mark, now),
+        names=mark.names,
         manual=reason,
     )
     return fresh, (event,)

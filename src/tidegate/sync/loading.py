@@ -11,12 +11,14 @@ from itertools import groupby
 from tidegate.core import transitions
 from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import OutcomeUnknown, StagingError, TargetError
+from tidegate.core.names import named_schema
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Schema
 from tidegate.core.watermark import Watermark
 from tidegate.staging.contract import StagedObject, Staging
 from tidegate.state.hold import HeldStream
+from tidegate.sync.naming import Naming, named_table, newly_named
 from tidegate.sync.progress import Progress
 from tidegate.targets.contract import StagedSegment, Target, TargetTable
 
@@ -31,39 +33,56 @@ class Loader:
     staging: Staging
     open_target: Callable[[], Target]
     """Called when there is something to load."""
+    naming: Naming
     progress: Progress
     clock: Callable[[], datetime]
     deadline: Deadline = NEVER
 
     def load(self, held: HeldStream, table: TargetTable) -> None:
-        """Load everything that is pending and commit `loaded`."""
+        """Load everything that is pending and commit `loaded`. The table's columns are the source's here."""
         mark = held.watermark
         if mark is None or not mark.pending:
             return
         target = self.open_target()
         _demand_table(target, table, mark)
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
+        names = self._names(held, target, table, list(schemas.values()))
+        table = named_table(table, names)
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
-            target.prepare(table, schemas[fingerprint])
+            target.prepare(table, named_schema(schemas[fingerprint], names))
         for group in _groups(mark.pending):
             self.deadline.demand(self.clock(), where=str(mark.stream), stopped="between two loads")
-            staged = self._staged(group, schemas)
+            staged = self._staged(group, schemas, names)
             held.check()
             _load_once(target, table, staged, generation=mark.generation, fence=held.lease.fence)
             moved, events = transitions.loaded(held.mark, {s.key for s in group}, self.clock())
             held.commit(moved, events)
             self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
 
-    def _staged(self, group: list[Segment], schemas: dict[str, Schema]) -> list[StagedSegment]:
+    def _names(
+        self, held: HeldStream, target: Target, table: TargetTable, schemas: list[Schema]
+    ) -> dict[str, str]:
+        """The target's names of all columns; new ones are committed before anything goes there under them."""
+        columns = list(dict.fromkeys(name for schema in reversed(schemas) for name in schema.names))
+        names = self.naming.names(table.stream, columns, lambda: target.columns(table.name))
+        new = newly_named(held.mark, names)
+        if new is not None:
+            held.commit(*transitions.name(held.mark, new, self.clock()))
+        return names
+
+    def _staged(
+        self, group: list[Segment], schemas: dict[str, Schema], names: dict[str, str]
+    ) -> list[StagedSegment]:
         there = self.staging.stat_all([segment.key for segment in group])
         for segment in group:
             self._demand_whole(segment, there.get(segment.key))
         return [
             StagedSegment(
                 segment=segment,
-                schema=schemas[segment.schema],
+                schema=named_schema(schemas[segment.schema], names),
                 path=self.staging.local_path(segment.key),
                 open=partial(self.staging.open, segment.key),
+                names=schemas[segment.schema].names,
             )
             for segment in group
         ]

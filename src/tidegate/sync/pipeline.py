@@ -36,6 +36,7 @@ from tidegate.sync.extracting import Extractor, paths_of
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
+from tidegate.sync.naming import Naming
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
 from tidegate.sync.ranges import range_job, sync_range
@@ -187,7 +188,7 @@ class _Work:
         with self.parts.hold(job.stream, self.clock, self.token) as held, self._recorded(held):
             if held.watermark is not None:
                 demand_loadable(held.watermark, job.settings, job.stream)
-            return act(self._table_sync(count), held, job)
+            return act(self._table_sync(count, job), held, job)
 
     def _load_only(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
         """Load what is pending, of the table and of the streams beside it, without asking the source."""
@@ -199,7 +200,7 @@ class _Work:
             table = target_table(settings, stored.stream, schema)
             with self.parts.hold(stored.stream, self.clock, self.token) as held, self._recorded(held):
                 demand_loadable(mark, settings, stored.stream)
-                self._loader(count).load(held, table)
+                self._loader(count, settings).load(held, table)
                 self._conclude(held, settings)
         return Passage()
 
@@ -223,15 +224,16 @@ class _Work:
         with suppress(StateError):
             held.commit(*transitions.fail(held.watermark, str(error), self.clock()))
 
-    def _table_sync(self, count: _Count) -> TableSync:
+    def _table_sync(self, count: _Count, job: TableJob) -> TableSync:
         extractor = Extractor(
             self.parts.source(), self.parts.staging, self.session, count, self.clock, self.deadline
         )
-        loader = self._loader(count) if self.request.scope is Scope.BOTH else None
+        loader = self._loader(count, job.settings) if self.request.scope is Scope.BOTH else None
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)
 
-    def _loader(self, count: _Count) -> Loader:
-        return Loader(self.parts.staging, self.parts.target, count, self.clock, self.deadline)
+    def _loader(self, count: _Count, settings: TableSettings) -> Loader:
+        naming = Naming(self.pipeline.name_rules, settings.names, self.parts.store)
+        return Loader(self.parts.staging, self.parts.target, naming, count, self.clock, self.deadline)
 
     def _run_id(self) -> str:
         return f"{self.clock():%Y%m%dT%H%M%S}-{self.token()}"

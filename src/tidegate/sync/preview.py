@@ -15,6 +15,7 @@ from tidegate.config.pipelines import Pipeline
 from tidegate.config.settings import TableSettings
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import TidegateError
+from tidegate.core.names import named_schema
 from tidegate.core.types import Schema
 from tidegate.core.watermark import RunKind, StreamId, Watermark
 from tidegate.core.windows import Window
@@ -22,11 +23,13 @@ from tidegate.sources.contract import Source
 from tidegate.state.contract import Stored
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.marks import live_holder
+from tidegate.sync.naming import Naming, named_table
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, Scope, includes_null_cursors, null_cursor_job, tables_of
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
 from tidegate.sync.ranges import plan_range, range_job
 from tidegate.sync.streams import owner
+from tidegate.targets.contract import TargetTable
 
 NO_CEILING = Ceiling(None)
 
@@ -81,7 +84,8 @@ def preview(
         stream = StreamId(pipeline.name, table)
         try:
             settings = pipeline.settings_for(table)
-            plans += _Preview(parts, request, clock).table(settings, stream)
+            naming = Naming(pipeline.name_rules, settings.names, parts.store)
+            plans += _Preview(parts, request, clock, naming).table(settings, stream)
         except TidegateError as error:
             plans.append(TablePlan(table, error=error))
     return plans
@@ -92,6 +96,7 @@ class _Preview:
     parts: Parts
     request: Request
     clock: Callable[[], datetime]
+    naming: Naming
 
     def table(self, settings: TableSettings, stream: StreamId) -> list[TablePlan]:
         if self.request.scope is Scope.LOAD:
@@ -151,7 +156,12 @@ class _Preview:
     def _action(self, job: TableJob) -> str | None:
         if self.request.scope is Scope.EXTRACT:
             return None
-        return self.parts.target().action(job.target, job.schema)
+        return self._deed(job.target, job.schema)
+
+    def _deed(self, table: TargetTable, schema: Schema) -> str:
+        target = self.parts.target()
+        names = self.naming.names(table.stream, schema.names, lambda: target.columns(table.name))
+        return target.action(named_table(table, names), named_schema(schema, names))
 
     def _pending(self, settings: TableSettings, stream: StreamId) -> list[TablePlan]:
         """Loading alone asks nothing of the source."""
@@ -160,7 +170,7 @@ class _Preview:
             mark = stored.watermark
             if mark is None or not mark.pending or owner(stored.stream) != stream:
                 continue
-            action = self.parts.target().action(*_pending_target(settings, stored.stream, mark))
+            action = self._deed(*_pending_target(settings, stored.stream, mark))
             plans.append(self._with_pending(TablePlan(stored.stream.name, target_action=action), stored))
         return plans or [TablePlan(stream.name)]
 
@@ -176,7 +186,7 @@ class _Preview:
         )
 
 
-def _pending_target(settings: TableSettings, stream: StreamId, mark: Watermark) -> tuple[Any, Schema]:
+def _pending_target(settings: TableSettings, stream: StreamId, mark: Watermark) -> tuple[TargetTable, Schema]:
     schema = Schema.from_json(dict(mark.schemas)[mark.pending[-1].schema])
     return target_table(settings, stream, schema), schema
 

@@ -14,6 +14,12 @@ def beside(stream: StreamId, suffix: str) -> StreamId:
     return StreamId(stream.pipeline, stream.name + suffix)
 
 
+def family(stream: StreamId) -> tuple[StreamId, ...]:
+    """All streams that a table can have, its own first."""
+    own = owner(stream)
+    return (own, *(beside(own, suffix) for suffix in (RANGES, NULL_CURSORS)))
+
+
 def owner(stream: StreamId) -> StreamId:
     """The table's own stream."""
     for suffix in (RANGES, NULL_CURSORS):

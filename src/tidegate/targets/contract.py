@@ -17,14 +17,11 @@ from tidegate.core.watermark import StreamId
 LEDGER = "_tidegate_loads"
 FENCES = "_tidegate_fences"
 """Beside the ledger: streams whose marks were moved by hand, and the lease under which that happened."""
-RUN_COLUMN = "_tidegate_run"
-"""Merged tables carry the number of the run that brought each row: of two versions with the same cursor,
-the later run's is the newer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table at the target and how rows go into it."""
+    """A table at the target and how rows go into it. All names are the target's."""
 
     name: str
     stream: StreamId
@@ -41,9 +38,18 @@ class StagedSegment:
 
     segment: Segment
     schema: Schema
+    """In the target's names."""
     path: Path | None
     """The file, where it is a local one."""
     open: Callable[[], pa.NativeFile]
+    names: tuple[str, ...] = ()
+    """What the file calls the schema's columns, in their order, which is what the source calls them; empty:
+    the same as the target does."""
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The file's names of the columns."""
+        return self.names or self.schema.names
 
 
 class Target(Protocol):
@@ -98,6 +104,10 @@ class Target(Protocol):
         ...
 
     def exists(self, name: str) -> bool: ...
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """What the columns of a table are called; none if there is no such table."""
+        ...
 
     def count(self, name: str) -> int: ...
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import IncompatibleTable, TargetError
+from tidegate.core.names import RUN_COLUMN, NameRules
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
-from tidegate.targets.contract import RUN_COLUMN, TargetTable
+from tidegate.targets.contract import TargetTable
 from tidegate.targets.fitting import holds, widened
 
 _RUN = Column(RUN_COLUMN, DataType(Kind.INT64))
@@ -51,12 +52,13 @@ class Dialect:
     """What a target's DDL has of its own."""
 
     native: Callable[[DataType], str]
-    fold: Callable[[str], str]
-    """Two names that fold to the same are the same to this target."""
-    longest_name: int
-    """In bytes."""
+    names: NameRules
     unique_keys: bool
     """Whether a table to be merged into is made with its key as primary key."""
+
+    def fold(self, name: str) -> str:
+        """Two names that fold to the same are the same to this target."""
+        return self.names.fold(name)
 
 
 def quote(name: str) -> str:
@@ -166,8 +168,8 @@ def _check_names(table: TargetTable, schema: Schema, dialect: Dialect) -> None:
         elif twin is not None:
             problems.append(f"columns {twin} and {name} have the same name here, where case does not count")
         seen[dialect.fold(name)] = name
-        if len(name.encode()) > dialect.longest_name:
-            problems.append(f"column {name} is longer than {dialect.longest_name} bytes")
+        if len(name.encode()) > dialect.names.longest:
+            problems.append(f"column {name} is longer than {dialect.names.longest} bytes")
     if RUN_COLUMN in seen:
         problems.append(f"column {RUN_COLUMN} of the rows has a name that Tidegate needs for itself")
     needed = (*table.key, *table.cursor) if table.mode is WriteMode.MERGE else ()

@@ -29,6 +29,7 @@ from tidegate.core.errors import (
     OutcomeUnknown,
     TargetError,
 )
+from tidegate.core.names import RULES
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
@@ -73,14 +74,9 @@ _RETRY_SECONDS = 0.1
 _TURNS: dict[str, threading.Lock] = {}
 
 
-def _fold(name: str) -> str:
-    """To DuckDB the case of A to Z does not count, not even in quoted names."""
-    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
-
-
 # No primary key: without one DuckDB keeps no index, whose upkeep costs time and space, and with it go the
 # limits on changing rows and columns that indexes bring. One writer at a time keeps the key unique.
-DIALECT = Dialect(native=from_table(_TYPES), fold=_fold, longest_name=2**16, unique_keys=False)
+DIALECT = Dialect(native=from_table(_TYPES), names=RULES["duckdb"], unique_keys=False)
 
 
 def declared_type(native: str) -> DataType | None:
@@ -270,9 +266,9 @@ class DuckDbSession:
 
     def _copy(self, group: Sequence[StagedSegment], into: str, constants: Sequence[tuple[str, int]]) -> int:
         """Load segments of one schema and one run in one statement, or one without a file on its own."""
-        names = group[0].schema.names
+        columns = listed([*group[0].schema.names, *(name for name, _ in constants)])
+        names = group[0].stored if _plain_file(group[0]) else group[0].schema.names
         values = ", ".join([listed(names), *(str(value) for _, value in constants)])
-        columns = listed([*names, *(name for name, _ in constants)])
         insert = f"INSERT INTO {into} ({columns}) SELECT {values} FROM"
         if _plain_file(group[0]):
             # Without `hive_partitioning = false`, a folder called `year=2025` would become a column.

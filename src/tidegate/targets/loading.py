@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import IncompatibleTable, TargetError, UsageError
-from tidegate.targets.contract import RUN_COLUMN, StagedSegment, TargetTable
+from tidegate.core.names import RUN_COLUMN
+from tidegate.targets.contract import StagedSegment, TargetTable
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, listed, plan_table, quote
 from tidegate.targets.ledger import Ledger
 from tidegate.targets.merging import Merging, doubled, missing, newest

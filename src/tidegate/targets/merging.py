@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidegate.targets.contract import RUN_COLUMN
+from tidegate.core.names import RUN_COLUMN
 from tidegate.targets.ddl import listed, quote
 
 _RANK = "_tidegate_rank"

@@ -21,6 +21,7 @@ from tidegate.core.errors import (
     OutcomeUnknown,
     TargetError,
 )
+from tidegate.core.names import RULES
 from tidegate.core.types import DataType, Kind
 from tidegate.reach import libpq, tls, tunnel
 from tidegate.reach.login import Login
@@ -73,7 +74,7 @@ _DECLARED: dict[str, Kind] = {
 }
 _SIZED = re.compile(r"([a-z ]+?) ?\((\d+)(?:,(\d+))?\)( with(?:out)? time zone)?")
 
-DIALECT = Dialect(native=from_table(_TYPES), fold=str, longest_name=63, unique_keys=True)
+DIALECT = Dialect(native=from_table(_TYPES), names=RULES["postgresql"], unique_keys=True)
 
 
 def declared_type(native: str) -> DataType | None:

@@ -17,13 +17,14 @@ _MOST_ROWS = 8_192
 
 
 def batches(staged: StagedSegment) -> Iterator[pa.RecordBatch]:
-    """The segment's rows in the Arrow schema that its columns declare."""
+    """The segment's rows in the Arrow schema that its columns declare, under the target's names."""
     schema = arrow_schema(staged.schema.columns)
     with reading(staged), staged.open() as file, pq.ParquetFile(file) as parquet:
         _check(staged, parquet.metadata, parquet.schema_arrow)
         size = _batch_rows(parquet.metadata)
-        for batch in parquet.iter_batches(batch_size=size, columns=list(staged.schema.names)):
-            yield batch.select(schema.names).cast(schema)
+        stored = list(staged.stored)
+        for batch in parquet.iter_batches(batch_size=size, columns=stored):
+            yield batch.select(stored).rename_columns(schema.names).cast(schema)
 
 
 def check(staged: StagedSegment) -> None:
@@ -48,7 +49,7 @@ def _check(staged: StagedSegment, metadata: pq.FileMetaData, found: pa.Schema) -
     if metadata.num_rows != staged.segment.rows:
         problem = f"the file has {metadata.num_rows} rows, its receipt says {staged.segment.rows}"
         raise StagingError(problem, where=staged.segment.key)
-    absent = set(staged.schema.names) - set(found.names)
+    absent = set(staged.stored) - set(found.names)
     if absent:
         problem = f"the file lacks {', '.join(sorted(absent))}, which its schema declares"
         raise StagingError(problem, where=staged.segment.key)

@@ -94,6 +94,10 @@ class SqlTarget:
         with self.database.reading() as session:
             return bool(session.columns(self._name(name)))
 
+    def columns(self, name: str) -> tuple[str, ...]:
+        with self.database.reading() as session:
+            return tuple(column.name for column in session.columns(self._name(name)))
+
     def count(self, name: str) -> int:
         table = self._name(name)
         with self.database.reading() as session:
@@ -107,7 +111,7 @@ class SqlTarget:
 
     def _name(self, text: str) -> TableName:
         name = TableName.parse(text, self.schema)
-        longest = self.database.dialect.longest_name
+        longest = self.database.dialect.names.longest
         if max(len(name.name.encode()), len(name.schema.encode())) > longest:
             raise IncompatibleTable(f"the table's name is longer than {longest} bytes", where=text)
         return name

@@ -32,12 +32,13 @@ from hypothesis import strategies as st
 
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import IncompatibleTable, LeaseLost, StagingError, TargetError
+from tidegate.core.names import RUN_COLUMN
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.watermark import StreamId
 from tidegate.core.windows import Window
-from tidegate.targets.contract import RUN_COLUMN, StagedSegment, Target, TargetTable
+from tidegate.targets.contract import StagedSegment, Target, TargetTable
 from tidegate.targets.ddl import TableName, quote
 from tidegate.targets.sql import SqlTarget
 
@@ -505,6 +506,24 @@ class TargetContract:
             expected = tuple(str(value) for value in row)
             assert self.read_rows(target, name) == [expected] * (2 if mode is WriteMode.APPEND else 1)
             assert target.last_run(stream) == 2
+
+    def test_columns_may_be_called_otherwise_than_in_the_files(self, target: Target, stage: Stage) -> None:
+        """Files carry the source's names; what they are here was decided elsewhere."""
+        renamed = Schema(
+            tuple(replace(c, name=f"{c.name} here") for c in reversed(ORDERS.columns)), ("id here",)
+        )
+        for mode in WriteMode:
+            table = orders(mode, name=f"t_{mode}", key=("id here",), cursor=("at here",))
+            target.prepare(table, renamed)
+            for run, make in ((1, remote), (2, lambda staged: staged)):
+                staged = stage.segment(ORDERS, [(1, run, f"run {run}")], run=run)
+                placed = replace(make(staged), schema=renamed, names=tuple(reversed(ORDERS.names)))
+                assert target.load(table, [placed], generation=1, fence=1) == 1
+            rows = self.read_rows(target, table.name, ["id here", "at here", "note here"])
+            first = [("1", "1", "run 1")] if mode is WriteMode.APPEND else []
+            assert rows == [*first, ("1", "2", "run 2")]
+            assert set(target.columns(table.name)) - {RUN_COLUMN} == set(renamed.names)
+        assert target.columns("nowhere") == ()
 
     def test_five_hundred_columns(self, target: Target, stage: Stage) -> None:
         names = [f"column {number}" for number in range(499)]
