@@ -29,7 +29,7 @@ from tidegate.core.errors import (
     OutcomeUnknown,
     TargetError,
 )
-from tidegate.core.names import RULES
+from tidegate.core.names import RULES, fold_ascii
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
@@ -349,5 +349,11 @@ def _source(item: StagedSegment) -> tuple[str, int, str]:
 
 
 def _plain_file(item: StagedSegment) -> bool:
-    """Whether DuckDB can read the file by its path; one with glob characters it would take for a pattern."""
-    return item.path is not None and not set("*?[]{}") & set(str(item.path))
+    """Whether DuckDB can read the file by its path.
+
+    One with glob characters it would take for a pattern, and of two columns that differ by case alone it
+    would read the first one twice.
+    """
+    if item.path is None or set("*?[]{}") & set(str(item.path)):
+        return False
+    return len({fold_ascii(name) for name in item.stored}) == len(item.stored)
