@@ -34,6 +34,7 @@ def sync_place(
     session: LazySession,
     progress: Progress,
     alter: Callable[[Parts], None] = lambda _: None,
+    *,
     parts: Parts | None = None,
 ) -> SyncResult:
     """Sync the project in a folder, with its own parts or these; `alter` may change some of them."""
