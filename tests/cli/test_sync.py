@@ -394,16 +394,6 @@ def test_moving_an_appended_table_back_warns_that_rows_double(
     assert "twice" in result.stderr
 
 
-def test_connections_answer_in_words(shop: Shop, run: Run) -> None:
-    result = run("connections", "test")
-    assert result.exit_code == 0, result.stderr
-    assert "source shop: connected, 3 tables can be read, and open transactions can be seen" in result.stdout
-    assert not (shop.root / "warehouse.duckdb").exists()
-    (shop.root / "shop.db").unlink()
-    assert run("connections", "test", "-c", "shop").exit_code == 5
-    assert run("connections", "test", "-c", "shpo").exit_code == 2
-
-
 # --- Going on, and being stopped -----------------------------------------------
 
 

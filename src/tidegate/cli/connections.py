@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ from tidegate.cli.choosing import json_option, print_json
 from tidegate.cli.commands import Group
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import ConnectError, TidegateError, UsageError
+from tidegate.observe.terminal import Terminal, Tone
 
 if TYPE_CHECKING:
+    from tidegate.cli.probes import Step
     from tidegate.config.connections import Section
-    from tidegate.sources.contract import Source
 
 
 @click.group(cls=Group, name="connections")
@@ -73,16 +74,25 @@ def _place(fact: dict[str, Any]) -> str:
 @json_option
 @click.pass_context
 def test(ctx: click.Context, /, *, names: Sequence[str], as_json: bool) -> int:
-    """Connect, log in, and say in words what works and what does not. Exits 5 if one cannot be reached."""
+    """Try connections step by step, and say in words what works, what does not, and what to do about it.
+
+    Names, tunnels, TLS, logins, privileges and clocks of servers; folders and buckets; the records of stores.
+    Exits 5 if one cannot be reached.
+    """
+    from tidegate.cli.probes import probe
+
     invocation = invocation_of(ctx)
     entries = _entries(invocation)
     _demand_known(names, entries)
-    results = [_try(invocation, section, name) for section, name in entries if not names or name in names]
+    results = []
+    for section, name in entries:
+        if not names or name in names:
+            steps = tuple(probe(invocation.project.connections, section, name))
+            results.append(Answer(section.value, name, steps))
+            if not as_json:
+                results[-1].tell(invocation.terminal)
     if as_json:
         print_json([result.to_json() for result in results])
-    else:
-        for result in results:
-            result.tell(invocation)
     bad = {result.error.exit_code for result in results if result.error}
     return 0 if not bad else ConnectError.exit_code if ConnectError.exit_code in bad else max(bad)
 
@@ -93,28 +103,47 @@ class Answer:
 
     kind: str
     name: str
-    text: str
-    warnings: tuple[str, ...] = ()
-    error: TidegateError | None = None
+    steps: tuple[Step, ...]
+
+    @property
+    def error(self) -> TidegateError | None:
+        return self.steps[-1].error if self.steps else None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
             "name": self.name,
             "ok": self.error is None,
-            "answer": self.text,
-            "warnings": list(self.warnings),
-            "hint": self.error.hint if self.error else None,
+            "steps": [
+                {
+                    "step": step.name,
+                    "ok": step.error is None,
+                    "warning": step.warning,
+                    "answer": step.answer,
+                    "hint": step.hint,
+                }
+                for step in self.steps
+            ],
         }
 
-    def tell(self, invocation: Invocation) -> None:
+    def tell(self, terminal: Terminal) -> None:
+        warned = any(step.warning for step in self.steps)
+        verdict, tone = ("works", Tone.GOOD) if not warned else ("works, with reservations", Tone.WARN)
         if self.error is not None:
-            where = f" ({self.error.where})" if self.error.where else ""
-            invocation.terminal.error(f"{self.kind} {self.name}{where}: {self.text}", self.error.hint)
-            return
-        invocation.terminal.show(f"{self.kind} {self.name}: {self.text}")
-        for warning in self.warnings:
-            invocation.terminal.warn(f"{self.kind} {self.name}: {warning}")
+            verdict, tone = "does not work", Tone.BAD
+        terminal.show(f"{self.kind} {self.name}: {verdict}", tone)
+        width = max(len(step.name) for step in self.steps)
+        for step in self.steps:
+            sign, tone = _sign(step)
+            terminal.show(f"  {sign} {step.name.ljust(width)}  {step.answer}", tone)
+            if step.hint:
+                terminal.show(f"    {' ' * width}  → {step.hint}", Tone.FAINT)
+
+
+def _sign(step: Step) -> tuple[str, Tone]:
+    if step.error is not None:
+        return "✗", Tone.BAD
+    return ("!", Tone.WARN) if step.warning else ("✓", Tone.PLAIN)
 
 
 def _entries(invocation: Invocation) -> list[tuple[Section, str]]:
@@ -134,84 +163,3 @@ def _demand_known(names: Sequence[str], entries: Sequence[tuple[Section, str]]) 
                 f"there is no connection `{name}`{did_you_mean(name, known)}",
                 hint=f"there are {listed(known)}",
             )
-
-
-Tested = tuple[str, tuple[str, ...]]
-"""What works, in words, and what does not quite."""
-
-
-def _try(invocation: Invocation, section: Section, name: str) -> Answer:
-    from tidegate.config.connections import Section
-
-    tests: dict[Section, Callable[[Any, str], Tested]] = {
-        Section.SOURCE: _source,
-        Section.TARGET: _target,
-        Section.STAGING: _staging,
-        Section.STATE: _state,
-    }
-    connections = invocation.project.connections
-    try:
-        connections.check_available(section, name)
-        return Answer(section.value, name, *tests[section](connections, name))
-    except TidegateError as error:
-        return Answer(section.value, name, error.message, error=error)
-
-
-def _source(connections: Any, name: str) -> Tested:
-    from tidegate.observe.figures import counted
-    from tidegate.sync.library import source_of
-
-    source = source_of(connections, name)
-    try:
-        tables = source.tables()
-        safe, warnings = _ceiling(source, tables)
-        return f"connected, {counted(len(tables), 'table')} can be read{safe}", warnings
-    finally:
-        source.close()
-
-
-def _ceiling(source: Source, tables: Sequence[str]) -> Tested:
-    """Whether open transactions can be seen here, so that no row is skipped because it committed late."""
-    from datetime import timedelta
-
-    from tidegate.core.strategies import CeilingSettings, Cursor
-
-    if not tables:
-        return "", ()
-    # A cursor without columns asks for the clock and the open transactions alone.
-    ceiling = source.freeze(source.table(tables[0]), Cursor(), CeilingSettings(max_wait=timedelta(0)))
-    return ("", ceiling.warnings) if ceiling.warnings else (", and open transactions can be seen", ())
-
-
-def _target(connections: Any, name: str) -> Tested:
-    from tidegate.core.watermark import StreamId
-    from tidegate.sync.library import target_of
-
-    target = target_of(connections.target(name))
-    try:
-        # Any question will do; this one is cheap, and asks what loading asks first.
-        target.last_run(StreamId("tidegate", "connections test"))
-        return "connected", ()
-    finally:
-        target.close()
-
-
-def _staging(connections: Any, name: str) -> Tested:
-    from tidegate.observe.figures import counted, size
-    from tidegate.sync.library import open_staging
-
-    found = list(open_staging(connections.staging(name)).list())
-    return f"reachable, {counted(len(found), 'file')}, {size(sum(item.bytes for item in found))}", ()
-
-
-def _state(connections: Any, name: str) -> Tested:
-    from tidegate.observe.figures import counted
-    from tidegate.state.opening import open_store
-
-    store = open_store(connections.state(name))
-    try:
-        listing = store.streams()
-    finally:
-        store.close()
-    damaged = tuple(f"{record.where}: {record.problem}" for record in listing.damaged)
-    return f"reachable, {counted(len(listing.streams), 'table')} known", damaged

@@ -12,6 +12,8 @@ from tidegate.state.contract import Store
 
 if TYPE_CHECKING:
     from tidegate.config.models import DeltaState, LocalState, S3State, SqlState
+    from tidegate.reach.login import Login, Tls
+    from tidegate.reach.tunnel import Tunnel
 
     StateConfig = LocalState | SqlState | S3State | DeltaState
 
@@ -22,6 +24,16 @@ def open_store(place: str | StateConfig) -> Store:
     Nothing is read, written or connected to yet.
     """
     return _at(place) if isinstance(place, str) else _of(place)
+
+
+def server_of(config: StateConfig) -> tuple[str, Login] | None:
+    """The kind of server that a store lies on, and how to reach it; None for one that is no server."""
+    from tidegate.state.databases import Mysql, Postgres, database
+
+    if config.type != "sql":
+        return None
+    found = database(config.url.get_secret_value(), *_way(config))
+    return (found.address.scheme, found.login) if isinstance(found, Mysql | Postgres) else None
 
 
 def _at(url: str) -> Store:
@@ -50,14 +62,16 @@ def _of(config: StateConfig) -> Store:
 
 
 def _server(config: SqlState) -> Store:
-    from tidegate.reach.login import tls_of, tunnel_of
     from tidegate.state.sql import SqlStore
 
-    return SqlStore(
-        config.url.get_secret_value(),
-        tls=tls_of(config.tls) if config.tls else None,
-        tunnel=tunnel_of(config.ssh_tunnel),
-    )
+    tls, tunnel = _way(config)
+    return SqlStore(config.url.get_secret_value(), tls=tls, tunnel=tunnel)
+
+
+def _way(config: SqlState) -> tuple[Tls | None, Tunnel | None]:
+    from tidegate.reach.login import tls_of, tunnel_of
+
+    return tls_of(config.tls) if config.tls else None, tunnel_of(config.ssh_tunnel)
 
 
 def _local(url: str) -> Store:
