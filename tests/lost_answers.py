@@ -1,13 +1,13 @@
-"""Losing one answer of an S3 server, and only that one."""
+"""Breaking the line to an S3 server at a chosen request, and only there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.toxiproxy import ENOUGH_TO_LOSE, Proxied
+from tests.toxiproxy import ENOUGH_TO_LOSE, Proxied, Stream
 
 
 @dataclass
@@ -15,31 +15,50 @@ class Requests:
     """What a client sent, every attempt of it, while it was watched."""
 
     sent: list[str] = field(default_factory=list)
-    lost: str | None = None
-    """The request that was carried out and whose answer nobody heard."""
+    broken: list[str] = field(default_factory=list)
+    """The requests that were not answered."""
 
 
 @contextmanager
-def losing_answer(proxied: Proxied, client: Any, number: int) -> Iterator[Requests]:
-    """Lose the answer to the client's request of this number, counted from 1; the next ones are answered.
-
-    The proxy is told when botocore is about to send: whatever it sends next, a retry too, finds it mended.
-    """
+def watching(client: Any, about_to_send: Callable[[str], None] = lambda _: None) -> Iterator[Requests]:
+    """Note what the client sends; `about_to_send` is told before each request, a retry too."""
     requests = Requests()
-    toxics: list[str] = []
 
-    def about_to_send(request: Any, **_: Any) -> None:
-        while toxics:
-            proxied.remove_toxic(toxics.pop())
+    def note(request: Any, **_: Any) -> None:
         requests.sent.append(f"{request.method} {request.url}")
-        if len(requests.sent) == number:
-            requests.lost = requests.sent[-1]
-            toxics.append(proxied.add_toxic("limit_data", bytes=ENOUGH_TO_LOSE))
+        about_to_send(requests.sent[-1])
 
-    client.meta.events.register("before-send.s3", about_to_send)
+    client.meta.events.register("before-send.s3", note)
     try:
         yield requests
     finally:
-        client.meta.events.unregister("before-send.s3", about_to_send)
+        client.meta.events.unregister("before-send.s3", note)
+
+
+@contextmanager
+def losing_answer(
+    proxied: Proxied, client: Any, number: int, *, times: int = 1, heard: bool = True
+) -> Iterator[Requests]:
+    """Lose the answer to the client's request of this number, counted from 1, and to the ones after it.
+
+    With `heard`, the server does what it is asked; without, it never hears all of the request. The proxy
+    is told when botocore is about to send, so what it sends afterwards finds the line mended.
+    """
+    stream: Stream = "downstream" if heard else "upstream"
+    toxics: list[str] = []
+
+    def mend() -> None:
         while toxics:
             proxied.remove_toxic(toxics.pop())
+
+    def about_to_send(request: str) -> None:
+        mend()
+        if number <= len(requests.sent) < number + times:
+            requests.broken.append(request)
+            toxics.append(proxied.add_toxic("limit_data", stream, bytes=ENOUGH_TO_LOSE))
+
+    with watching(client, about_to_send) as requests:
+        try:
+            yield requests
+        finally:
+            mend()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import pwd
 import random
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, assert_never
 
@@ -193,19 +195,9 @@ class S3Server:
         """The same server, reached through a proxy on this port."""
         return replace(self, port=port)
 
-    def client(self, **settings: Any) -> Any:
-        """A plain client of our own making, for looking and spoiling behind the product's back."""
-        import boto3
-        from botocore.config import Config
-
-        return boto3.session.Session().client(
-            "s3",
-            region_name=self.region,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id=self.access_key_id,
-            aws_secret_access_key=self.secret_access_key,
-            config=Config(**settings),
-        )
+    def client(self) -> Any:
+        """A plain client, for looking and spoiling behind the product's back. It never asks twice."""
+        return _s3_client(replace(self, bucket=""))
 
     def keys(self, prefix: str = "") -> list[str]:
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
@@ -213,6 +205,21 @@ class S3Server:
 
     def answers(self) -> bool:
         return _listens(self.port)
+
+
+@cache
+def _s3_client(server: S3Server) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    return boto3.session.Session().client(
+        "s3",
+        region_name=server.region,
+        endpoint_url=server.endpoint_url,
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
 
 
 # --- The servers -----------------------------------------------------------
@@ -433,6 +440,15 @@ def s3_user(server: S3Server) -> S3Server:
         check=True,
     )
     return user
+
+
+def policy(user: S3Server, *actions: str) -> str:
+    """The policy of a bucket that allows the user these actions, and nobody else anything."""
+    bucket = f"arn:aws:s3:::{user.bucket}"
+    allowed = {"Effect": "Allow", "Principal": {"AWS": [user.access_key_id]}, "Action": list(actions)}
+    return json.dumps(
+        {"Version": "2012-10-17", "Statement": [{**allowed, "Resource": [bucket, f"{bucket}/*"]}]}
+    )
 
 
 # --- A bucket per test -----------------------------------------------------

@@ -142,7 +142,7 @@ def test_the_s3_server_heeds_conditions_and_checksums(fresh_bucket: S3Server) ->
 
 def test_the_proxy_loses_answers_of_what_was_done(fresh_bucket: S3Server, toxiproxy: Toxiproxy) -> None:
     with toxiproxy.before(fresh_bucket.port) as proxied:
-        client = fresh_bucket.behind(proxied.port).client(retries={"total_max_attempts": 1})
+        client = fresh_bucket.behind(proxied.port).client()
         with proxied.losing_answers(), pytest.raises(BotoCoreError):
             client.put_object(Bucket=fresh_bucket.bucket, Key="k", Body=b"one")
         with proxied.down(), pytest.raises(BotoCoreError):

@@ -297,8 +297,10 @@ _WITH_A_BODY = (200, 206)
 
 def _ask_again(response: Any, attempts: int, **_: Any) -> float | None:
     """For botocore: how long to wait before asking again, None if that is not for us to say."""
-    cut = response is not None and _cut_short(response[0])
-    return 0.1 * attempts if cut and attempts < ATTEMPTS else None
+    if response is None or attempts >= ATTEMPTS or not _cut_short(response[0]):
+        return None
+    response[0].raw.close()
+    return 0.1 * attempts
 
 
 def _broken_off() -> tuple[type[Exception], ...]:
@@ -312,6 +314,7 @@ def _demand_whole(http_response: Any, **_: Any) -> None:
     from botocore.exceptions import ConnectionClosedError
 
     if _cut_short(http_response):
+        http_response.raw.close()
         raise ConnectionClosedError(endpoint_url=http_response.url)
 
 

@@ -59,7 +59,8 @@ _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Before each attempt of one and the same write."""
 _TRAIL = 8
 _MANY = 100
-"""Events in an outbox, before the next write empties it."""
+_MUCH = 64 * 1024
+"""Events in an outbox, and their bytes, before the next write empties it."""
 
 Change = Callable[["_Record"], "_Record"]
 
@@ -150,7 +151,7 @@ class S3Store:
 
         def written(record: _Record) -> _Record:
             demand_turn(record.stored, expected, lease)
-            kept = self._flushed(record) if len(record.outbox) >= _MANY else record
+            kept = self._flushed(record) if record.full else record
             return replace(kept, version=version, watermark=watermark).with_events(events)
 
         self._replace(watermark.stream, written)
@@ -222,8 +223,8 @@ class S3Store:
         record = self._signed(self._begun(stream), ())
         try:
             self._objects.replace(_record_name(stream), record.sealed, etag)
-        except (Unmet, Absent) as error:
-            raise _outrun(stream) from error
+        except (Unmet, Absent, OutcomeUnknown):
+            self._look(stream)  # damaged, if it is as it was; else it is ours, or somebody's who came first
 
     def _where(self, name: str) -> str:
         return self._objects.place.url(name)
@@ -295,7 +296,7 @@ class S3Store:
     def _flushed(self, record: _Record) -> _Record:
         """The record with its outbox moved to the history."""
         if record.outbox:
-            text = b"".join(json.dumps(line.to_json()).encode() + b"\n" for line in record.outbox)
+            text = b"".join(line.text for line in record.outbox)
             self._objects.add(_Past.of(record.stream, record.outbox, text).name, text)
         return replace(record, outbox=())
 
@@ -303,7 +304,7 @@ class S3Store:
         """What left for the history: at least everything from event number `wanted` on."""
         if record.outbox and record.outbox[0].seq <= wanted:
             return []
-        parts = self._past_of(record.stream, wanted)
+        parts = [part for part in self._past_of(record.stream, wanted) if part.end > wanted]
         return [line for lines in self._objects.together(self._lines, parts) for line in lines]
 
     def _past_of(self, stream: StreamId, wanted: int = 0) -> list[_Past]:
@@ -383,6 +384,10 @@ class _Line:
             "event": self.event.to_json(),
         }
 
+    @property
+    def text(self) -> bytes:
+        return json.dumps(self.to_json()).encode() + b"\n"
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> _Line:
         return cls(data["seq"], data["fence"], data["version"], Event.from_json(data["event"]))
@@ -406,6 +411,11 @@ class _Record:
     @property
     def stored(self) -> Stored:
         return Stored(self.stream, self.version, self.watermark, self.lease)
+
+    @property
+    def full(self) -> bool:
+        """Whether the outbox should be emptied before more goes into it."""
+        return len(self.outbox) >= _MANY or sum(len(line.text) for line in self.outbox) >= _MUCH
 
     def with_events(self, events: Sequence[Event]) -> _Record:
         lines = tuple(

@@ -96,7 +96,7 @@ class Objects:
         [(name, value)] = condition.items()
         header = {"IfNoneMatch": "If-None-Match", "IfMatch": "If-Match"}[name]
         said = answer.get("ResponseMetadata", {})
-        server = said.get("HTTPHeaders", {}).get("server", "the server")
+        server = said.get("HTTPHeaders", {}).get("server", "the server").strip()
         raise ConfigError(
             "this S3 ignores conditions, so two runs could overwrite each other's state: to a write with"
             f" `{header}: {value}`, which has to be refused, {server} answered {said.get('HTTPStatusCode')}",
