@@ -45,7 +45,6 @@ _OURS = (
 )
 _KEYS = {"products": "code", "customers": "id", "orders": "id", "payments": "id"}
 _CHUNKS = 30
-_ATTEMPTS = 3
 _POLL_SECONDS = 0.02
 
 _PIPELINE = """\
@@ -130,7 +129,7 @@ class _Story:
         self._heading("A shop, and an empty warehouse")
         write_project(self.folder)
         self.shop.unlink()
-        pipeline = _PIPELINE.format(batch_size=max(self.rows // _CHUNKS, 10))
+        pipeline = _PIPELINE.format(batch_size=self._batch_size)
         (self.folder / "config/pipelines/shop.yml").write_text(pipeline, encoding="utf-8")
         made = shop.create(self.shop, self.rows, begin=self._ago(days=90), end=self._ago(hours=3))
         self._say(f"{', '.join(f'{count:,} {table}' for table, count in made.items())} in {self.shop}")
@@ -150,16 +149,7 @@ class _Story:
 
     def killed_run(self) -> None:
         self._heading("A run is killed half-way")
-        before = self._mark()
-        for attempt in range(1, _ATTEMPTS + 1):
-            at = self._kill(attempt, before)
-            if at is not None:
-                break
-            self._say("The run was quicker than we were. Once more.")
-            before = self._mark()
-        else:
-            self._say("It finished every time before it could be killed; more --rows make it slower.")
-            return
+        before, at = self._mark(), self._kill()
         self._say("Now simply the same command again: it takes the dead run's lease over, and goes on.")
         result = self._sync().tables["orders"]
         done, total = _progress(at)
@@ -169,44 +159,32 @@ class _Story:
         )
         self._marks({"before": before, "when killed": at, "after": self._mark()})
 
-    def _kill(self, attempt: int, before: Watermark) -> Watermark | None:
-        """Change much, sync it in a process of its own, and kill that. None: it was too quick for us."""
-        begin = self._ago(minutes=55 - 15 * attempt)
-        status = ("archived", "checked", "closed")[attempt - 1]
-        change = shop.archive(self.shop, status, begin=begin, end=begin + timedelta(minutes=10))
+    def _kill(self) -> Watermark:
+        """Change much, sync it in a process of its own, and kill that when half of it is committed."""
+        begin = self._ago(minutes=40)
+        change = shop.archive(self.shop, "archived", begin=begin, end=begin + timedelta(minutes=10))
         self._say(f"{change.rows:>9,}  {change.what}")
         self._say("tidegate sync -t orders runs in another process …")
-        if not self._killed_half_way(before):
-            return None
-        at = self._mark()
+        at = self._killed_after(max(1, change.rows // self._batch_size // 2))
         done, total = _progress(at)
-        if done == total:
-            return None
         self._say(f"… and gets SIGKILL after {done} of {total} chunks. No goodbye, no clean-up.", Tone.WARN)
         held = self.store.read(self._stream).lease
         if held is not None:
             self._say(f"The lease is still there: {held.holder}")
         return at
 
-    def _killed_half_way(self, before: Watermark) -> bool:
-        with _sync_process(self.folder) as process, self.terminal.watching() as watcher:
+    def _killed_after(self, chunks: int) -> Watermark:
+        before = self._mark()
+        with _sync_process(self.folder, chunks) as process, self.terminal.watching() as watcher:
             watcher.remark("waiting until part of its chunks are committed")
             while process.poll() is None:
-                if self._is_half_way(before):
+                mark = self._mark()
+                if mark.runs > before.runs and _progress(mark)[0] >= chunks:
                     process.kill()
-                    return True
+                    return self._mark()
                 time.sleep(_POLL_SECONDS)
-        if process.returncode:
-            hint = f"`tidegate sync --project {self.folder}` shows why"
-            raise SourceError("the sync in another process failed", hint=hint)
-        return False
-
-    def _is_half_way(self, before: Watermark) -> bool:
-        mark = self._mark()
-        if mark.runs == before.runs or mark.open_run is None:
-            return False
-        done, total = _progress(mark)
-        return max(1, total // 4) <= done < total
+        hint = f"`tidegate sync --project {self.folder}` shows why"
+        raise SourceError("the sync in another process failed", hint=hint)
 
     def end(self, began: float) -> int:
         self._heading("Proof: source and warehouse, read whole and compared")
@@ -247,6 +225,10 @@ class _Story:
         )
 
     # --- What the chapters share ---------------------------------------------------
+
+    @property
+    def _batch_size(self) -> int:
+        return max(self.rows // _CHUNKS, 10)
 
     @property
     def _stream(self) -> StreamId:
@@ -311,16 +293,15 @@ def _progress(mark: Watermark) -> tuple[int, int]:
     """Chunks committed and chunks cut, of the run under way."""
     run = mark.run
     if run is None or run.round is None:
-        return (0, 0) if mark.open_run else (1, 1)
+        return 0, 0
     return run.chunks_done + run.round.done, run.chunks_done + len(run.round.chunks)
 
 
 @contextmanager
-def _sync_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`tidegate sync -t orders` as somebody else would run it; in the end nothing of it is left."""
-    arguments = ["sync", "--project", str(folder), "-t", "orders", "-q"]
+def _sync_process(folder: Path, chunks: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A sync as somebody else would run it, up to some chunk; in the end nothing of it is left."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tidegate.cli", *arguments],
+        [sys.executable, "-m", "tidegate.cli.demo.half_way", str(folder), str(chunks)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
