@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.config.project import Project
 from tidegate.spark.session import LazySession
-from tidegate.sync.clock import new_token, now
+from tidegate.state.clock import new_token, now
 from tidegate.sync.library import open_parts, open_session
 from tidegate.sync.pipeline import Request, Scope, sync_pipeline
 from tidegate.sync.progress import Silence

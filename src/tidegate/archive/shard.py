@@ -289,8 +289,12 @@ class Shard:
 
     def content(self, found: Found) -> Iterator[bytes]:
         """The file, in pieces. Raises `DamagedShard` at the end if it is not what was packed."""
-        header = found.header
-        reading = _Reading(self._source, found.offset, found.offset + header.stored, head=found.head)
+        end = found.offset + found.header.stored
+        reading = _Reading(self._source, found.offset, end, head=found.head)
+        return self._checked(found.header, reading)
+
+    def _checked(self, header: Header, reading: _Reading) -> Iterator[bytes]:
+        """The file that comes next in a reading. It is over once its checksums were found to fit."""
         stored = _Taken(reading, header.stored)
         digest, size = hashlib.sha256(), 0
         try:
@@ -302,6 +306,19 @@ class Shard:
             raise self._damaged(header, str(error)) from error
         if (digest.digest(), size, stored.drained()) != (header.sha256, header.size, header.crc32):
             raise self._damaged(header, "its checksum does not fit")
+
+    def _checked_at_once(self, header: Header, reading: _Reading) -> bytes:
+        """The same for a small file, without the cost of a stream."""
+        stored = reading.take(header.stored)
+        try:
+            data = decompressed(header.codec, stored, header.size)
+        except OSError as error:
+            raise self._damaged(header, str(error)) from error
+        if (hashlib.sha256(data).digest(), len(data)) != (header.sha256, header.size):
+            raise self._damaged(header, "its checksum does not fit")
+        if zlib.crc32(stored) != header.crc32:
+            raise self._damaged(header, "the checksum in its header does not fit")
+        return data
 
     def _damaged(self, header: Header, problem: str) -> DamagedShard:
         return DamagedShard(f"`{header.name}` is damaged: {problem}", where=self.where)
@@ -323,27 +340,41 @@ class Shard:
         if digest.digest() != self.guide.tail_sha256:
             raise DamagedShard("its index or directory is damaged", where=self.where)
 
+    def files(self) -> Iterator[tuple[dict[str, Any], Iterator[bytes]]]:
+        """Every file with its row of the index, read from the beginning to the end, and checked."""
+        for row, _, content in self._walk(self.index(), None):
+            yield row, content
+
     def verify(self) -> str:
         """Read all of it, check every file, and return the SHA-256 of the shard.
 
         Whatever is not a file's content is made anew from what was read, and must be the same.
         """
-        index = self.index()
         digest = hashlib.sha256()
-        reading = _Reading(self._source, 0, self.guide.index_offset, digest=digest)
-        directory = []
-        for batch in index.to_batches(max_chunksize=_INDEX_GROUP):
-            for row in batch.to_pylist():
-                begin = reading.place
-                header = self._verified(row, reading)
-                directory.append(layout.directory_record(header.name, header.stored, header.crc32, begin))
-        if not reading.done or index.num_rows != self.guide.entries:
-            raise DamagedShard("the index does not name all files of the shard", where=self.where)
+        directory = [
+            layout.directory_record(header.name, header.stored, header.crc32, row["offset"])
+            for row, header, _ in self._walk(self.index(), digest)
+        ]
         self._verify_tail(directory, digest)
         return digest.hexdigest()
 
-    def _verified(self, row: dict[str, Any], reading: _Reading) -> Header:
-        """Read the next file and check it; the index must say the same of it as its header does."""
+    def _walk(self, index: pa.Table, digest: Any) -> Iterator[tuple[dict[str, Any], Header, Iterator[bytes]]]:
+        reading = _Reading(self._source, 0, self.guide.index_offset, digest=digest)
+        for batch in index.to_batches(max_chunksize=_INDEX_GROUP):
+            for row in batch.to_pylist():
+                header = self._next_header(row, reading)
+                if header.size <= WHOLE:
+                    yield row, header, iter([self._checked_at_once(header, reading)])
+                    continue
+                content = self._checked(header, reading)
+                yield row, header, content
+                for _ in content:
+                    pass  # what nobody asked for is checked all the same
+        if not reading.done or index.num_rows != self.guide.entries:
+            raise DamagedShard("the index does not name all files of the shard", where=self.where)
+
+    def _next_header(self, row: dict[str, Any], reading: _Reading) -> Header:
+        """The header that comes next; the index must say the same of the file as its header does."""
         begin = reading.place
         header = layout.read_header(reading.peek(layout.LONGEST_HEADER), self.where)
         told = (row["member"], row["stored"], row["size"], row["codec"], row["sha256"], row["offset"])
@@ -353,12 +384,6 @@ class Shard:
         if reading.left < header.length + header.stored:
             raise self._damaged(header, "it reaches beyond the index")
         reading.take(header.length)
-        try:
-            found = _sums_of_small(header, reading) if header.size <= WHOLE else _sums(header, reading)
-        except OSError as error:
-            raise self._damaged(header, str(error)) from error
-        if found != (header.sha256, header.size, header.crc32):
-            raise self._damaged(header, "its checksum does not fit")
         return header
 
     def _verify_tail(self, directory: list[bytes], digest: Any) -> None:
@@ -383,21 +408,6 @@ class Shard:
                 raise DamagedShard("the shard ends too early", where=self.where)
             yield piece
             begin += len(piece)
-
-
-def _sums_of_small(header: Header, reading: _Reading) -> tuple[bytes, int, int]:
-    stored = reading.take(header.stored)
-    data = decompressed(header.codec, stored, header.size)
-    return hashlib.sha256(data).digest(), len(data), zlib.crc32(stored)
-
-
-def _sums(header: Header, reading: _Reading) -> tuple[bytes, int, int]:
-    stored = _Taken(reading, header.stored)
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces(header.codec, pa.PythonFile(stored, mode="r"), header.size):
-        digest.update(piece)
-        size += len(piece)
-    return digest.digest(), size, stored.drained()
 
 
 class _Reading:

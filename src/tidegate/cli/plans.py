@@ -16,7 +16,7 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.windows import Window
 from tidegate.observe.figures import counted, span
 from tidegate.observe.terminal import Tone
-from tidegate.sync.clock import now
+from tidegate.state.clock import now
 from tidegate.sync.library import open_parts
 from tidegate.sync.pipeline import Request
 from tidegate.sync.preview import TablePlan, preview

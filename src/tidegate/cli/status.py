@@ -40,7 +40,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Show all tables at a glance: both marks, lag, what is pending, the last run, who holds them."""
-    from tidegate.sync.clock import now
+    from tidegate.state.clock import now
 
     invocation = invocation_of(ctx)
     stores = Stores()

@@ -245,7 +245,7 @@ class Round:
     ) -> Any:
         """One pipeline. What keeps all of its tables from starting does not keep other pipelines from it."""
         from tidegate.cli.results import NotStarted
-        from tidegate.sync.clock import new_token, now
+        from tidegate.state.clock import new_token, now
         from tidegate.sync.library import open_parts
         from tidegate.sync.pipeline import sync_pipeline
 

@@ -177,8 +177,8 @@ def _place(position: list[Any] | None) -> str:
 
 
 def _described(item: Chosen, stored: Stored, *, show_files: bool = False) -> dict[str, Any]:
+    from tidegate.state.clock import now
     from tidegate.state.process import this_process
-    from tidegate.sync.clock import now
     from tidegate.sync.marks import describe_mark, live_holder, loaded_segments
 
     holder = live_holder(stored, this_process("tidegate watermark"), now())
@@ -460,9 +460,9 @@ def check(
 
 
 def _checked(item: Chosen) -> list[Any]:
+    from tidegate.state.clock import now
     from tidegate.state.process import this_process
     from tidegate.sync.checking import Checked, check_stream
-    from tidegate.sync.clock import now
     from tidegate.sync.library import open_staging
 
     staging = open_staging(item.pipeline.staging)
@@ -499,7 +499,7 @@ def export(
 ) -> None:
     """Save marks to a file, as a backup."""
     from tidegate.cli.sync import write_json
-    from tidegate.sync.clock import now
+    from tidegate.state.clock import now
     from tidegate.sync.marks import backup
 
     _demand_choice(pipelines, tables, everything=everything)
@@ -600,8 +600,8 @@ def _mark_position(item: Chosen) -> Position | None:
 
 
 def _by_hand(store: Store, pipelines: Sequence[Pipeline]) -> ByHand:
+    from tidegate.state.clock import new_token, now
     from tidegate.state.process import this_process
-    from tidegate.sync.clock import new_token, now
     from tidegate.sync.library import target_of
     from tidegate.sync.marks import ByHand
 

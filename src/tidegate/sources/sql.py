@@ -118,7 +118,7 @@ class SqlSource:
         return Relation(name, sql, self._database.select_schema(sql))
 
     def null_cursors(self, relation: Relation, cursor: Cursor) -> int:
-        columns = [c for c in self._columns(relation, cursor.columns) if c.nullable]
+        columns = [c for c in self.columns(relation, cursor.columns) if c.nullable]
         if not columns:
             return 0
         missing = " OR ".join(f"{self.quote(column.name)} IS NULL" for column in columns)
@@ -133,7 +133,7 @@ class SqlSource:
         *,
         after: Position | None = None,
     ) -> Ceiling:
-        columns = self._columns(relation, cursor.columns)
+        columns = self.columns(relation, cursor.columns)
         table = self._named.get(relation.sql)
         freezing = Freezing(
             _Rows(self, relation, columns),
@@ -168,12 +168,12 @@ class SqlSource:
         return replace(ceiling, warnings=(*ceiling.warnings, *warnings))
 
     def nth(self, relation: Relation, columns: tuple[str, ...], window: Window, n: int) -> Position | None:
-        found = self._columns(relation, columns)
+        found = self.columns(relation, columns)
         conditions = self._database.in_order(relation, found, window)
         return self._first(relation, found, conditions, skip=n - 1)
 
     def count(self, relation: Relation, columns: tuple[str, ...], window: Window) -> int:
-        found = self._columns(relation, columns)
+        found = self.columns(relation, columns)
         return self._count(relation, self._within(relation, found, window))
 
     def chunk(
@@ -186,10 +186,10 @@ class SqlSource:
         order: tuple[str, ...],
         snapshot: str | None = None,
     ) -> Read:
-        condition = self._within(relation, self._columns(relation, order), window)
+        condition = self._within(relation, self.columns(relation, order), window)
         return Read(
             relation=relation.sql,
-            columns=self._columns(relation, columns),
+            columns=self.columns(relation, columns),
             where=both(condition, relation.filter),
             positions=positions,
             snapshot=snapshot,
@@ -232,7 +232,7 @@ class SqlSource:
     def _called(self, table: TableName) -> str:
         return table.name if table.schema == self._database.own_schema else f"{table.schema}.{table.name}"
 
-    def _columns(self, relation: Relation, names: tuple[str, ...]) -> tuple[Column, ...]:
+    def columns(self, relation: Relation, names: tuple[str, ...]) -> tuple[Column, ...]:
         known = relation.schema.names
         for name in names:
             if name not in known:

@@ -1,15 +1,7 @@
-"""The clock and randomness of the outside world. Everywhere else they are arguments."""
+"""Where the clock was: it serves every job, so it lies in `tidegate.state.clock` now."""
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
+from tidegate.state.clock import new_token, now
 
-
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
-def new_token() -> str:
-    """Something that no other call ever returns, short enough to be read."""
-    return secrets.token_hex(6)
+__all__ = ["new_token", "now"]

@@ -16,9 +16,9 @@ from tidegate.sources.contract import Source
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.staging.contract import Staging
 from tidegate.staging.local import LocalStaging
+from tidegate.state.clock import new_token, now
 from tidegate.state.opening import open_store
 from tidegate.state.process import this_process
-from tidegate.sync.clock import new_token, now
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, sync_pipeline
 from tidegate.sync.progress import Progress, Silence

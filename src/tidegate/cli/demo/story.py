@@ -26,8 +26,8 @@ from tidegate.core.watermark import StreamId, Watermark
 from tidegate.observe.figures import counted, span
 from tidegate.observe.logs import LoggedProgress
 from tidegate.observe.terminal import Cell, Terminal, Tone, Toned
+from tidegate.state.clock import new_token, now
 from tidegate.state.opening import open_store
-from tidegate.sync.clock import new_token, now
 from tidegate.sync.library import open_parts, spark_settings
 from tidegate.sync.pipeline import Request, sync_pipeline
 from tidegate.sync.result import SyncResult

@@ -1,0 +1,104 @@
+"""Getting files back: by uid, or all of them. Nothing is written outside of the folder that was named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.archive.index import Index
+from tidegate.archive.naming import file_name, fingerprint
+from tidegate.archive.place import ArchivePlace, problems
+from tidegate.archive.records import manifests
+from tidegate.archive.shard import Shard
+from tidegate.core.errors import ArchiveError, DamagedShard, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    uid: str
+    path: Path
+    bytes: int
+    shard: str
+
+
+def extract(place: ArchivePlace, uids: Iterable[str], to: Path) -> Iterator[Extracted]:
+    """Write these files into the folder. The header, the file and the tail of each shard are checked."""
+    index = Index(place)
+    for uid in uids:
+        key, content = _content(place, index, uid)
+        yield _written(to, uid, content, key)
+
+
+def extract_all(place: ArchivePlace, to: Path) -> Iterator[Extracted]:
+    """Write every file of the archive into the folder; every byte of every shard is checked on the way."""
+    for manifest in manifests(place):
+        for record in manifest.shards:
+            shard = _open(place, record.key)
+            if shard.verify() != record.sha256:
+                raise DamagedShard("it is another shard than the manifest names", where=shard.where)
+            for row, content in shard.files():
+                yield _written(to, row["uid"], content, record.key)
+
+
+def content_of(place: ArchivePlace, uid: str) -> Iterator[bytes]:
+    """One file, in pieces."""
+    return _content(place, Index(place), uid)[1]
+
+
+def _content(place: ArchivePlace, index: Index, uid: str) -> tuple[str, Iterator[bytes]]:
+    mark = fingerprint(uid)
+    for key in sorted(index.shards([mark], (mark, mark)).get(mark, ())):
+        shard = _open(place, key)
+        shard.check_tail()
+        found = shard.find(uid)
+        if found is not None:
+            return key, shard.content(found)
+        if uid in shard.index().column("uid").to_pylist():
+            raise DamagedShard(f"`{uid}` is in the index and cannot be found", where=shard.where)
+    raise UsageError(f"the archive has no file `{uid}`", where=place.where("v1"))
+
+
+def _open(place: ArchivePlace, key: str) -> Shard:
+    source = place.open(key)
+    if source is None:
+        raise DamagedShard("the shard is gone", where=place.where(key), hint="restore it from a copy")
+    return Shard(source)
+
+
+def _written(folder: Path, uid: str, content: Iterator[bytes], shard: str) -> Extracted:
+    """Write a file whole or not at all, under a name that cannot lead out of the folder.
+
+    A file of that name that is there already stays, if it is the same.
+    """
+    path = folder / file_name(uid)
+    beside = folder / f".unfinished-{secrets.token_hex(8)}"
+    digest, size = hashlib.sha256(), 0
+    with problems(str(path)):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("xb") as file:
+                for piece in content:
+                    file.write(piece)
+                    digest.update(piece)
+                    size += len(piece)
+            try:
+                os.link(beside, path)
+            except FileExistsError:
+                _demand_same(path, digest.digest())
+        finally:
+            beside.unlink(missing_ok=True)
+    return Extracted(uid, path, size, shard)
+
+
+def _demand_same(path: Path, sha256: bytes) -> None:
+    if path.is_symlink() or not path.is_file():
+        raise ArchiveError("something else is in the way", where=str(path), hint="choose an empty folder")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").digest() != sha256:
+            raise ArchiveError(
+                "there is another file of that name", where=str(path), hint="choose an empty folder"
+            )

@@ -1,0 +1,130 @@
+"""The files that are packed: read whole, and only if they stayed the same while they were read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import unquote_to_bytes
+
+from tidegate.archive.compressing import WHOLE
+from tidegate.archive.records import ProblemKind
+
+
+class Unpackable(Exception):
+    """A file that cannot be packed. Not for users: it becomes a line of the window's list of problems."""
+
+    def __init__(self, kind: ProblemKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class OpenFile(Protocol):
+    size: int
+
+    def content(self) -> Iterator[bytes]:
+        """All of it, in pieces of size `WHOLE` but the last.
+
+        Raises `Unpackable` if it changed meanwhile.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the table's locations lead: local paths, `file://` and `s3://`."""
+
+    root: bytes | None = None
+    """Where relative paths begin."""
+
+    @contextmanager
+    def open(self, location: bytes | None) -> Iterator[OpenFile]:
+        if location is None:
+            raise Unpackable(ProblemKind.UNREADABLE, "the row has no location")
+        scheme, separator, rest = location.partition(b"://")
+        if not separator:
+            path = location
+        elif scheme.lower() == b"file":
+            path = _path_of(rest)
+        else:
+            raise Unpackable(
+                ProblemKind.UNREADABLE, f"there is no way to read `{scheme.decode(errors='replace')}://`"
+            )
+        with _opened(self._absolute(path)) as file:
+            yield file
+
+    def _absolute(self, path: bytes) -> bytes:
+        if b"\0" in path:
+            raise Unpackable(ProblemKind.UNREADABLE, "the path holds a NUL")
+        if path.startswith(b"/"):
+            return path
+        if self.root is None:
+            raise Unpackable(ProblemKind.UNREADABLE, "the path is relative, and packer.input_dir is not set")
+        return os.path.join(self.root, path)  # noqa: PTH118 - paths are bytes here
+
+
+def _path_of(rest: bytes) -> bytes:
+    """`file:///a%20b`: what stands between the slashes is a host, and the path is percent-encoded."""
+    host, slash, path = rest.partition(b"/")
+    if host.lower() not in (b"", b"localhost"):
+        raise Unpackable(ProblemKind.UNREADABLE, "the file lies on another host")
+    return unquote_to_bytes(slash + path)
+
+
+@contextmanager
+def _opened(path: bytes) -> Iterator[OpenFile]:
+    try:
+        # Not blocking: a pipe among the files must not stop everything.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _unpackable(error) from error
+    try:
+        yield _LocalFile(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unpackable(error: OSError) -> Unpackable:
+    gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
+    kind = ProblemKind.MISSING if gone else ProblemKind.UNREADABLE
+    return Unpackable(kind, error.strerror or str(error))
+
+
+class _LocalFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._before = os.fstat(descriptor)
+        if not stat.S_ISREG(self._before.st_mode):
+            raise Unpackable(ProblemKind.UNREADABLE, "it is not a regular file")
+        self.size = self._before.st_size
+
+    def content(self) -> Iterator[bytes]:
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        left = self.size
+        while left > 0:
+            try:
+                piece = _read(self._descriptor, min(WHOLE, left))
+            except OSError as error:
+                raise _unpackable(error) from error
+            left -= len(piece)
+            if not piece:
+                break
+            yield piece
+        after = os.fstat(self._descriptor)
+        same = (after.st_size, after.st_mtime_ns) == (self.size, self._before.st_mtime_ns)
+        if left or not same:
+            raise Unpackable(ProblemKind.CHANGED, "it changed while it was read")
+
+
+def _read(descriptor: int, length: int) -> bytes:
+    data = os.read(descriptor, length)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    while (missing := length - sum(map(len, pieces))) and (data := os.read(descriptor, missing)):
+        pieces.append(data)
+    return b"".join(pieces)

@@ -1,0 +1,350 @@
+"""The listing: the rows of a window, read once by pages in key order, and kept sorted by fingerprint.
+
+A window's listing is frozen before anything is packed. So packing can be taken up again by anybody, in any
+number of processes, and finds the same rows; and each part of the archive is a contiguous range of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.archive.config import Database
+from tidegate.archive.naming import fingerprint, part_name, part_of
+from tidegate.archive.place import ArchivePlace
+from tidegate.archive.records import Listing, WindowFolder
+from tidegate.archive.shard import Bytes, Origin
+from tidegate.core.ceiling import Ceiling, strictly_below, wall_clock
+from tidegate.core.errors import ArchiveError, ConfigError, ConnectError
+from tidegate.core.positions import Position
+from tidegate.core.strategies import CeilingSettings, Cursor
+from tidegate.core.types import Column, Kind
+from tidegate.core.windows import Window
+from tidegate.sources.contract import Relation
+from tidegate.sources.postgresql import PostgreSQL
+from tidegate.sources.sql import SqlSource
+
+RUN_ROWS = 500_000
+"""Rows that are sorted at a time."""
+_GROUP_ROWS = 2_048
+
+ROWS = pa.schema(
+    [
+        pa.field("fingerprint", pa.uint64(), nullable=False),
+        pa.field("uid", pa.string(), nullable=False),
+        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("location", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table; without a location where it has none."""
+
+    uid: str
+    created_at: datetime
+    location: bytes | None
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.uid, self.created_at, self.location or b"")
+
+
+# --- The table ----------------------------------------------------------------------------------------
+
+
+class FileTable:
+    """The table that lists the files. It is only ever read."""
+
+    def __init__(self, config: Database, database: PostgreSQL) -> None:
+        self._config = config
+        self._database = database
+        self._source = SqlSource(database)
+
+    @cached_property
+    def relation(self) -> Relation:
+        return self._source.table(self._config.table_name)
+
+    @cached_property
+    def _uid(self) -> Column:
+        return self._column(self._config.uid_column)
+
+    @cached_property
+    def _created_at(self) -> Column:
+        column = self._column(self._config.created_at_column)
+        if column.type.kind not in (Kind.INSTANT, Kind.TIMESTAMP):
+            raise ConfigError(
+                f"column `{column.name}` is {column.native}, not a timestamp",
+                where=self._config.table_name,
+                hint="database.created_at_column names a column of type timestamp with time zone",
+            )
+        return column
+
+    @cached_property
+    def _location(self) -> Column:
+        return self._column(self._config.location_column)
+
+    def _column(self, name: str) -> Column:
+        return self._source.columns(self.relation, (name,))[0]
+
+    def freeze(self, lag: timedelta) -> Ceiling:
+        """The latest moment, at least `lag` ago, before which no row can appear any more."""
+        ceiling = self._source.freeze(self.relation, Cursor(), CeilingSettings(lag=lag))
+        if ceiling.position is None:
+            raise ConnectError(
+                f"a transaction without a known start keeps the window shut: {ceiling.held_back_by}",
+                where=self._config.table_name,
+                hint="commit it or roll it back, and run this again",
+            )
+        return replace(ceiling, position=Position.of(self._complete(ceiling.position)))
+
+    def _complete(self, bound: Position) -> datetime:
+        """The last moment before the bound that the column can show: what is at the bound may still come."""
+        [moment] = bound.values
+        assert isinstance(moment, datetime)
+        digits = self._database.second_digits(self.relation, self._created_at)
+        return strictly_below(moment, timedelta(microseconds=10 ** (6 - digits)))
+
+    def count(self, window: Window) -> int:
+        return self._source.count(self.relation, (self._created_at.name,), self._shown(window))
+
+    def without_date(self) -> int:
+        """Rows that are in no window, because they do not say when they were created."""
+        return self._source.null_cursors(self.relation, Cursor(timestamp=self._created_at.name))
+
+    def without_uid(self, window: Window) -> int:
+        """Rows of the window that nobody could ever ask for."""
+        if not self._uid.nullable:
+            return 0
+        within = self._database.within(self.relation, (self._created_at,), self._shown(window))
+        condition = f"{within} AND {self._quoted(self._uid)} IS NULL"
+        [(count,)] = self._database.rows(f"SELECT COUNT(*) FROM {self.relation.sql} WHERE {condition}")
+        return int(count)
+
+    def oldest(self) -> datetime | None:
+        name = self._quoted(self._created_at)
+        [(moment,)] = self._database.rows(f"SELECT min({name}) FROM {self.relation.sql}")
+        return self._instant(moment) if moment is not None else None
+
+    def archived_until(self, flag: str) -> datetime | None:
+        """The moment up to which every row has the flag set, for tables that were archived row by row."""
+        self._column(flag)
+        name, column = self._quoted(self._created_at), self._database.quote(flag)
+        sql = (
+            f"SELECT min({name}) FILTER (WHERE {column} IS NOT TRUE), max({name}) FROM {self.relation.sql} "
+            f"WHERE {name} IS NOT NULL"
+        )
+        [(first_left, last)] = self._database.rows(sql)
+        if first_left is not None:
+            return self._instant(first_left) - timedelta(microseconds=1)
+        return self._instant(last) if last is not None else None
+
+    def pages(self, window: Window) -> Iterator[list[Row]]:
+        """The rows of the window in the order of (created_at, uid). No transaction outlasts a page."""
+        moment, uid = self._quoted(self._created_at), self._quoted(self._uid)
+        key = self._database.expression(self._uid)
+        location = self._quoted(self._location)
+        # Under its own name a converted value would also be what ORDER BY sorts by.
+        values = f"{key} AS tidegate_key, {uid}::text AS tidegate_uid, {moment}, {location}"
+        select = f"SELECT {values} FROM {self.relation.sql}"
+        part = self._shown(window)
+        while True:
+            condition = self._database.within(self.relation, (self._created_at, self._uid), part)
+            rows = self._database.rows(
+                f"{select} WHERE {condition} AND {uid} IS NOT NULL ORDER BY {moment}, {uid} "
+                f"FETCH FIRST {self._config.page_size} ROWS WITH TIES"
+            )
+            if rows:
+                yield [self._row(*row) for row in rows]
+            if len(rows) < self._config.page_size:
+                return
+            last = rows[-1]
+            reached = Position.of(_plain(last[2]), self._database.value(self._uid, last[0]))
+            part = Window(reached, part.high)
+
+    def _row(self, _: Any, uid: str, moment: datetime, location: Any) -> Row:
+        return Row(uid, self._instant(moment), _as_bytes(location))
+
+    def _shown(self, window: Window) -> Window:
+        """The window as the column shows it: in its own zone, if it has none."""
+        return Window(*(self._reading(end) for end in (window.low, window.high)))
+
+    def _reading(self, position: Position | None) -> Position | None:
+        if position is None or self._created_at.type.kind is Kind.INSTANT:
+            return position
+        [moment] = position.values
+        assert isinstance(moment, datetime)
+        return Position.of(wall_clock(moment, self._config.created_at_timezone))
+
+    def _instant(self, moment: datetime) -> datetime:
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=ZoneInfo(self._config.created_at_timezone))
+        return moment.astimezone(UTC)
+
+    def _quoted(self, column: Column) -> str:
+        return self._database.quote(column.name)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _plain(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _as_bytes(location: Any) -> bytes | None:
+    """A path is bytes. As text it is UTF-8; a column of bytes can hold every path there is."""
+    if location is None:
+        return None
+    return location.encode() if isinstance(location, str) else bytes(location)
+
+
+# --- Frozen -------------------------------------------------------------------------------------------
+
+
+def freeze(table: FileTable, window: Window, folder: WindowFolder, n_bits: int) -> Listing:
+    """Read the window once and keep it, sorted, for those who pack it."""
+    digest = hashlib.sha256()
+    counts: Counter[int] = Counter()
+    files: list[str] = []
+    waiting: list[pa.RecordBatch] = []
+    for page in table.pages(window):
+        marks = [fingerprint(row.uid) for row in page]
+        counts.update(part_of(mark, n_bits) for mark in marks)
+        batch = _batch(page, marks)
+        for row in page:
+            digest.update(repr((row.uid, row.created_at, row.location)).encode())
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= RUN_ROWS:
+            files.append(_keep(folder, len(files), waiting))
+            waiting = []
+    if waiting:
+        files.append(_keep(folder, len(files), waiting))
+    parts = {part_name(part, n_bits): count for part, count in counts.items()} | _packed(folder)
+    ordered = dict(sorted(parts.items()))
+    listing = Listing(sum(ordered.values()), ordered, tuple(files), digest.hexdigest())
+    folder.seal_listing(listing)
+    return listing
+
+
+def _packed(folder: WindowFolder) -> dict[str, int]:
+    """Parts that are packed stay as they were when they were listed, even if the window is listed again."""
+    receipts = [folder.receipt(part) for part in folder.receipts()]
+    return {receipt.part: receipt.listed for receipt in receipts if receipt is not None}
+
+
+def _batch(page: Sequence[Row], marks: list[int]) -> pa.RecordBatch:
+    columns = [
+        marks,
+        [row.uid for row in page],
+        [row.created_at for row in page],
+        [row.location for row in page],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def _keep(folder: WindowFolder, number: int, batches: list[pa.RecordBatch]) -> str:
+    table = pa.Table.from_batches(batches, ROWS)
+    ordered = table.sort_by([(name, "ascending") for name in ROWS.names])
+    sink = io.BytesIO()
+    pq.write_table(ordered, sink, row_group_size=_GROUP_ROWS, use_dictionary=False, compression="zstd")
+    key = folder.listing_file(number)
+    folder.place.put(key, sink.getvalue())
+    return key
+
+
+def rows_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]) -> Iterator[tuple[int, Row]]:
+    """The rows of a part with their fingerprints, in order. At most a few thousand of a file in memory."""
+    runs = [_run(place, key, span) for key in listing.files]
+    for mark, uid, created_at, location in heapq.merge(*runs):
+        yield mark, Row(uid, created_at, location or None)
+
+
+def fingerprints_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]) -> list[int]:
+    batches = (batch for key in listing.files for batch in _batches(place, key, span, ["fingerprint"]))
+    return [mark for batch in batches for mark in batch.column(0).to_pylist()]
+
+
+def _run(place: ArchivePlace, key: str, span: tuple[int, int]) -> Iterator[tuple[int, str, datetime, bytes]]:
+    for batch in _batches(place, key, span, ROWS.names):
+        marks, uids, moments, locations = (column.to_pylist() for column in batch.columns)
+        # No location sorts before every location, as an empty path that nobody can have.
+        yield from zip(marks, uids, moments, [place or b"" for place in locations], strict=True)
+
+
+def _batches(
+    place: ArchivePlace, key: str, span: tuple[int, int], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    source = place.open(key)
+    if source is None:
+        raise ArchiveError("a file of the frozen listing is gone", where=place.where(key))
+    yield from within(pq.ParquetFile(arrow_file(source)), span, columns)
+
+
+def within(file: pq.ParquetFile, span: tuple[int, int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that is sorted by fingerprint, between two fingerprints."""
+    import pyarrow.compute as pc
+
+    low, high = (pa.scalar(end, pa.uint64()) for end in span)
+    for group in overlapping(file.metadata, span):
+        for batch in file.iter_batches(_GROUP_ROWS, row_groups=[group], columns=columns):
+            marks = batch.column("fingerprint")
+            inside = pc.and_(pc.greater_equal(marks, low), pc.less_equal(marks, high))
+            yield batch.filter(inside)
+
+
+def overlapping(metadata: Any, span: tuple[int, int]) -> list[int]:
+    """The row groups that can hold a fingerprint of the span."""
+    low, high = span
+    found = []
+    for group in range(metadata.num_row_groups):
+        ends = metadata.row_group(group).column(0).statistics
+        if ends is None or (ends.min <= high and ends.max >= low):
+            found.append(group)
+    return found
+
+
+def arrow_file(source: Bytes) -> pa.PythonFile:
+    """An object as Arrow reads files: with few, large reads."""
+    return pa.PythonFile(io.BufferedReader(_Seekable(source), 64 << 10), mode="r")
+
+
+class _Seekable(io.RawIOBase):
+    def __init__(self, source: Bytes) -> None:
+        self._source = source
+        self._size = source.size
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = base + offset
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        data = self._source.read(self._place, len(view))
+        view[: len(data)] = data
+        self._place += len(data)
+        return len(data)

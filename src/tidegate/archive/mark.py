@@ -1,0 +1,123 @@
+"""The mark: the one row of `des_archive_config`, in a database that other programs read as well.
+
+`archived_until` moves by one conditional UPDATE, from what was read to what was proved. Nothing else of the
+archiver is written into a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, LiteralString
+
+import psycopg
+
+from tidegate.core.errors import Conflict, ConnectError, OutcomeUnknown, StateError
+from tidegate.reach import libpq
+from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.sources.postgresql_session import errors
+
+TABLE = "des_archive_config"
+
+_EXISTS = "SELECT to_regclass('des_archive_config') IS NOT NULL"
+_CREATE = """
+CREATE TABLE IF NOT EXISTS des_archive_config (
+    id INTEGER PRIMARY KEY,
+    archived_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    lag_days INTEGER NOT NULL
+)
+"""
+_READ = "SELECT archived_until, lag_days FROM des_archive_config WHERE id = 1"
+_BEGIN = """
+INSERT INTO des_archive_config (id, archived_until, lag_days) VALUES (1, %s, %s) ON CONFLICT (id) DO NOTHING
+"""
+_MOVE = "UPDATE des_archive_config SET archived_until = %s WHERE id = 1 AND archived_until = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    archived_until: datetime
+    lag_days: int
+
+
+@dataclass(frozen=True)
+class MarkTable:
+    login: Login
+
+    def read(self) -> Mark | None:
+        """The mark, or nothing if the table or its row is missing."""
+        with self._asking() as session:
+            if session.execute(_EXISTS).fetchone() != (True,):
+                return None
+            row = session.execute(_READ).fetchone()
+        return Mark(_utc(row[0]), int(row[1])) if row else None
+
+    def begin(self, mark: Mark) -> Mark:
+        """Create the table and its row, unless they are there; the mark that is there counts."""
+        with self._asking() as session:
+            if session.execute(_EXISTS).fetchone() != (True,):
+                session.execute(_CREATE)
+            session.execute(_BEGIN, [mark.archived_until, mark.lag_days])
+        found = self.read()
+        if found is None:
+            raise StateError(f"the row of `{TABLE}` cannot be found", where=self.login.where)
+        return found
+
+    def move(self, before: datetime, after: datetime) -> None:
+        """Move the mark from `before` to `after`, if it still is where it was.
+
+        Raises `Conflict` if somebody else has moved it. An answer that was lost is asked for.
+        """
+        try:
+            moved = self._update(before, after)
+        except ConnectError as error:
+            moved = self._landed(before, after, error)
+        if not moved:
+            found = self.read()
+            there = f"{found.archived_until:%Y-%m-%d %H:%M:%S.%f}Z" if found else "gone"
+            raise Conflict(
+                f"the mark was at {before:%Y-%m-%d %H:%M:%S.%f}Z when the window began, and is {there} now",
+                where=f"{self.login.where}, {TABLE}",
+                hint="run it again: what was packed stays packed, and the window is planned anew",
+            )
+
+    def _update(self, before: datetime, after: datetime) -> bool:
+        with self._asking() as session:
+            return session.execute(_MOVE, [after, before]).rowcount == 1
+
+    def _landed(self, before: datetime, after: datetime, cause: ConnectError) -> bool:
+        """Whether the mark has moved although nobody said so; if it has not, it is moved now."""
+        try:
+            found = self.read()
+            if found is not None and found.archived_until == after:
+                return True
+            return self._update(before, after)
+        except ConnectError as error:
+            raise OutcomeUnknown(
+                f"it is not known whether the mark has moved: {cause.message}",
+                where=f"{self.login.where}, {TABLE}",
+                hint="run it again once the database can be reached: it will look",
+            ) from error
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
+        with errors(self.login, TABLE), connect(self.login) as session:
+            yield session
+
+
+def connect(login: Login, application: LiteralString = "tidegate archive") -> psycopg.Connection[Any]:
+    """A session that may write. Each statement is a transaction of its own."""
+    return psycopg.connect(
+        application_name=application,
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
+        client_encoding="UTF8",
+        options="-c TimeZone=UTC",
+        autocommit=True,
+        **libpq.parameters(login),
+    )
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)

@@ -1,0 +1,275 @@
+"""Where an archive lies: shards, and under `_tidegate` everything that the archiver keeps for itself.
+
+An object is there whole or not at all, and once it is there it never changes, but for the few that `put`
+replaces. Instances travel to Spark's executors, so they hold nothing open.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+from tidegate.archive.shard import Bytes
+from tidegate.core.errors import ArchiveError
+
+_UNFINISHED = ".unfinished-"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    key: str
+    bytes: int
+
+
+class ArchivePlace(Protocol):
+    """Keys are relative, with `/` between their parts."""
+
+    def scratch(self) -> Any:
+        """A new file to write a shard into, gone at the end of the context, whatever became of it."""
+        ...
+
+    def publish(self, key: str, file: BinaryIO) -> bool:
+        """Let what `scratch` gave be the object `key`, durably, unless there is one already.
+
+        True: the object is the very file that was written. False: it was there before, or it lies in
+        another place now, and has to be read back before anybody may trust it.
+        """
+        ...
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write a small object unless there is one already; False if there is."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a small object in the place of the one there is."""
+        ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def open(self, key: str) -> Bytes | None:
+        """An object to read ranges from."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """The objects in a folder and the folders below it, in the order of their keys."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> None: ...
+
+    def where(self, key: str) -> str:
+        """An object's address, for messages."""
+        ...
+
+    @property
+    def state_url(self) -> str:
+        """The store that lies beside the shards."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalPlace:
+    root: Path
+
+    @contextmanager
+    def scratch(self) -> Iterator[BinaryIO]:
+        # On the same file system, so that it can become the object by a new name alone.
+        folder = self.root / "_tidegate" / "scratch"
+        with problems(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=folder)
+        try:
+            with open(descriptor, "w+b", buffering=1 << 20) as file:  # noqa: PTH123 - it is open already
+                yield _Named(file, Path(name))  # type: ignore[misc]
+        finally:
+            with suppress(OSError):  # it is a second name of the object, or nothing at all
+                Path(name).unlink()
+
+    def publish(self, key: str, file: BinaryIO) -> bool:
+        path = self._path(key)
+        with problems(str(path)):
+            file.flush()
+            os.fsync(file.fileno())
+            _make_folders(path.parent, self.root)
+            try:
+                os.link(cast(_Named, file).path, path)
+            except FileExistsError:
+                return False
+            os.chmod(path, 0o644 & ~_umask())  # noqa: PTH101
+            _sync_folder(path.parent)
+        return True
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        with self.scratch() as file:
+            file.write(data)
+            return self.publish(key, file)
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        beside = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+        with problems(str(path)):
+            _make_folders(path.parent, self.root)
+            try:
+                with beside.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                beside.replace(path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
+            _sync_folder(path.parent)
+
+    def get(self, key: str) -> bytes | None:
+        with problems(str(self._path(key))):
+            try:
+                return self._path(key).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def open(self, key: str) -> Bytes | None:
+        path = self._path(key)
+        return LocalBytes(path) if path.is_file() else None
+
+    def list(self, prefix: str) -> Iterator[Listed]:
+        folder = self.root / prefix if prefix else self.root
+        for parent, folders, files in os.walk(folder):
+            folders.sort()
+            for name in sorted(files):
+                path = Path(parent) / name
+                if not name.startswith(_UNFINISHED):
+                    with suppress(FileNotFoundError):
+                        yield Listed(path.relative_to(self.root).as_posix(), path.stat().st_size)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            with problems(str(path)):
+                path.unlink(missing_ok=True)
+            _prune(path.parent, self.root)
+
+    def where(self, key: str) -> str:
+        return str(self._path(key))
+
+    @property
+    def state_url(self) -> str:
+        return (self.root.absolute() / "_tidegate" / "state").as_uri()
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise ArchiveError("a key is a relative path without `..`", where=key)
+        return self.root.joinpath(*parts)
+
+
+class _Named:
+    """A file that knows the name it is written under."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self.path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+@dataclass(frozen=True)
+class LocalBytes:
+    """A local file, read in ranges. It stays open while it is used, and no longer."""
+
+    path: Path
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    @property
+    def size(self) -> int:
+        with problems(self.where):
+            return self.path.stat().st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        with problems(self.where), self.path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            return _filled(file, length)
+
+
+@dataclass(frozen=True)
+class FileBytes:
+    """A file that is still open, read in ranges: what was written is read back before it has a name."""
+
+    file: BinaryIO
+    where: str
+
+    @property
+    def size(self) -> int:
+        return self.file.seek(0, io.SEEK_END)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.file.seek(offset)
+        return self.file.read(length)
+
+
+def _filled(file: io.RawIOBase | BinaryIO, length: int) -> bytes:
+    pieces = []
+    while length > 0 and (piece := file.read(length)):
+        pieces.append(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _make_folders(folder: Path, root: Path) -> None:
+    """Make a folder and those above it; each new one is synced, or a power cut could take it away."""
+    if folder.is_dir():
+        return
+    if folder != root:
+        _make_folders(folder.parent, root)
+    folder.mkdir(parents=folder == root, exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _prune(folder: Path, root: Path) -> None:
+    while folder != root and root in folder.parents:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def _umask() -> int:
+    """Files of `mkstemp` are private; an archive is as public as its folder."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def problems(where: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = {
+            errno.ENOSPC: "free some space and run it again: nothing was lost",
+            errno.EDQUOT: "raise the quota and run it again: nothing was lost",
+            errno.EACCES: "give this user the right to write there, or choose another `packer.output_dir`",
+            errno.EROFS: "the file system is read-only: choose another `packer.output_dir`",
+        }.get(error.errno or 0)
+        raise ArchiveError(
+            f"the archive cannot be reached: {error.strerror or error}", where=where, hint=hint
+        ) from error

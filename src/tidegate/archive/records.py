@@ -1,0 +1,274 @@
+"""What the archiver writes down beside the shards, and what it is called.
+
+    archive.json                        how uids are spread over parts: never changes
+    _tidegate/state/                    the store: lease, planned window, history
+    _tidegate/windows/RUN/listing/      the frozen listing of an open window, sorted by fingerprint
+    _tidegate/windows/RUN/listing.json  written once it is complete
+    _tidegate/windows/RUN/parts/        for each part its receipt, and the fingerprints it packed
+    _tidegate/windows/RUN/problems/     for each part the files that could not be packed
+    _tidegate/windows/RUN/manifest.json the window's shards: with it they count
+    _tidegate/index/                    which shard holds which fingerprint
+
+RUN is the run's number and id. Whatever has a checksum of its own is sealed like a store's records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tidegate.archive.place import ArchivePlace
+from tidegate.core.errors import ConfigError, DamagedRecord
+from tidegate.core.watermark import Run
+from tidegate.core.windows import Window
+from tidegate.state.sealed import seal, unseal
+
+FORMAT = 1
+_WINDOWS = "_tidegate/windows"
+_ARCHIVE = "archive.json"
+
+
+class ProblemKind(StrEnum):
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    CHANGED = "changed"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that could not be packed."""
+
+    kind: ProblemKind
+    uid: str
+    location: str
+    created_at: str
+    message: str
+    skipped: bool
+    """By policy. Otherwise the window stays open because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    key: str
+    sha256: str
+    bytes: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartReceipt:
+    """Evidence that a part of a window is packed: every shard in it was read back."""
+
+    part: str
+    shards: tuple[ShardRecord, ...] = ()
+    listed: int = 0
+    packed: int = 0
+    bytes: int = 0
+    already: int = 0
+    """Files that an earlier window has packed with the same content."""
+    repeated: int = 0
+    """Rows that name a file of this window once more."""
+    skipped: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row of the part ended somewhere."""
+        return self.listed == self.packed + self.already + self.repeated + self.skipped
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PartReceipt:
+        return cls(**{**data, "shards": tuple(ShardRecord(**shard) for shard in data["shards"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The complete listing of a window: how many rows each part has, and the files they stand in."""
+
+    rows: int
+    parts: dict[str, int]
+    files: tuple[str, ...]
+    digest: str
+    """SHA-256 over all rows in the order of the table."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Listing:
+        return cls(data["rows"], data["parts"], tuple(data["files"]), data["digest"])
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A window that is packed. A shard counts if and only if a manifest names it."""
+
+    run: str
+    number: int
+    window: Window
+    late: bool
+    n_bits: int
+    shards: tuple[ShardRecord, ...]
+    files: int
+    bytes: int
+    already: int
+    repeated: int
+    skipped: int
+    written_at: str = field(default="")
+
+    @property
+    def stored(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self), "window": self.window.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Manifest:
+        fields = {key: value for key, value in data.items() if key != "format"}
+        shards = tuple(ShardRecord(**shard) for shard in data["shards"])
+        return cls(**{**fields, "shards": shards, "window": Window.from_json(data["window"])})
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFolder:
+    """The records of one window."""
+
+    place: ArchivePlace
+    name: str
+
+    @classmethod
+    def of(cls, place: ArchivePlace, run: Run) -> WindowFolder:
+        return cls(place, f"{run.number:015}-{run.id}")
+
+    @property
+    def root(self) -> str:
+        return f"{_WINDOWS}/{self.name}"
+
+    def listing_file(self, number: int) -> str:
+        return f"{self.root}/listing/{number:06}.parquet"
+
+    def fingerprints(self, part: str) -> str:
+        return f"{self.root}/parts/{part}.parquet"
+
+    # --- The listing
+
+    def listing(self) -> Listing | None:
+        data = self._read("listing.json")
+        return Listing.from_json(data) if data is not None else None
+
+    def seal_listing(self, listing: Listing) -> None:
+        self.place.put(f"{self.root}/listing.json", seal(listing.to_json()).encode())
+
+    def forget_listing(self) -> None:
+        """The window will be listed again: whoever mends a file may also have changed its row."""
+        self.place.delete([f"{self.root}/listing.json"])
+
+    # --- Parts
+
+    def receipt(self, part: str) -> PartReceipt | None:
+        data = self._read(f"parts/{part}.json")
+        return PartReceipt.from_json(data) if data is not None else None
+
+    def receipts(self) -> set[str]:
+        """The parts that have a receipt."""
+        keys = (listed.key for listed in self.place.list(f"{self.root}/parts"))
+        return {key.rpartition("/")[2].removesuffix(".json") for key in keys if key.endswith(".json")}
+
+    def keep_receipt(self, receipt: PartReceipt) -> None:
+        """The first receipt of a part counts, and says the same as every other would."""
+        self.place.put_new(f"{self.root}/parts/{receipt.part}.json", seal(receipt.to_json()).encode())
+
+    # --- Problems
+
+    def keep_problems(self, part: str, problems: list[Problem]) -> None:
+        key = f"{self.root}/problems/{part}.jsonl"
+        if problems:
+            lines = "".join(json.dumps(asdict(problem)) + "\n" for problem in problems)
+            self.place.put(key, lines.encode())
+        elif self.place.get(key) is not None:
+            self.place.delete([key])
+
+    def forget_problems(self) -> None:
+        self.place.delete([listed.key for listed in self.place.list(f"{self.root}/problems")])
+
+    def problems(self) -> Iterator[Problem]:
+        for listed in self.place.list(f"{self.root}/problems"):
+            for line in (self.place.get(listed.key) or b"").splitlines():
+                data = json.loads(line)
+                yield Problem(**{**data, "kind": ProblemKind(data["kind"])})
+
+    # --- The manifest
+
+    @property
+    def manifest_key(self) -> str:
+        return f"{self.root}/manifest.json"
+
+    def manifest(self) -> Manifest | None:
+        data = self._read("manifest.json")
+        return Manifest.from_json(data) if data is not None else None
+
+    def keep_manifest(self, manifest: Manifest) -> Manifest:
+        """From here on the window's shards count. The manifest that was there first is the one."""
+        self.place.put_new(self.manifest_key, seal(manifest.to_json()).encode())
+        found = self.manifest()
+        if found is None:
+            raise DamagedRecord("the manifest is gone", where=self.place.where(self.manifest_key))
+        return found
+
+    def clean(self, *, manifest_too: bool) -> None:
+        """Remove what only an open window needs; of a window without files, everything."""
+        scaffolding = [
+            listed.key
+            for folder in ("listing", "parts")
+            for listed in self.place.list(f"{self.root}/{folder}")
+        ]
+        manifest = [self.manifest_key] if manifest_too else []
+        self.place.delete([*scaffolding, f"{self.root}/listing.json", *manifest])
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        key = f"{self.root}/{name}"
+        data = self.place.get(key)
+        return unseal(data, self.place.where(key)) if data is not None else None
+
+
+def windows(place: ArchivePlace) -> Iterator[WindowFolder]:
+    """The folders of all windows that are packed, oldest first."""
+    for listed in place.list(_WINDOWS):
+        folder, _, name = listed.key.rpartition("/")
+        if name == "manifest.json":
+            yield WindowFolder(place, folder.removeprefix(f"{_WINDOWS}/"))
+
+
+def manifests(place: ArchivePlace) -> Iterator[Manifest]:
+    for folder in windows(place):
+        manifest = folder.manifest()
+        if manifest is not None:
+            yield manifest
+
+
+def demand_spread(place: ArchivePlace, n_bits: int, *, create: bool) -> None:
+    """How uids are spread is decided once: a shard could not be found under another `n_bits`."""
+    wanted = {"format": FORMAT, "hash": "sha256", "n_bits": n_bits}
+    text = (json.dumps(wanted) + "\n").encode()
+    if create and place.put_new(_ARCHIVE, text):
+        return
+    found = place.get(_ARCHIVE)
+    if found is None:
+        return
+    try:
+        known = json.loads(found)
+    except ValueError as error:
+        raise DamagedRecord(f"it is not JSON: {error}", where=place.where(_ARCHIVE)) from error
+    if known != wanted:
+        raise ConfigError(
+            f"the archive was begun with n_bits: {known.get('n_bits')}, and the configuration says {n_bits}",
+            where=place.where(_ARCHIVE),
+            hint="put it back, or choose another `packer.output_dir`",
+        )
