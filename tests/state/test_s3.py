@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import yaml
 from botocore.awsrequest import AWSResponse
 
 from tests import servers
@@ -19,6 +21,7 @@ from tests.lost_answers import losing_answer, watching
 from tests.servers import S3Server
 from tests.state.careless import careless_server
 from tests.state.damaged_records import broken_bytes
+from tests.test_documents import blocks
 from tests.toxiproxy import Proxied, Toxiproxy
 from tidegate.config.models import S3State
 from tidegate.core.errors import (
@@ -442,6 +445,20 @@ def test_who_may_only_look_can_look(fresh_bucket: S3Server, store: S3Store) -> N
     assert numbers(looking) == [1]
     with pytest.raises(LoginRefused, match="s3:PutObject"):
         looking.acquire(OTHER, lease.holder, now=NOW, ttl=TTL, nonce="n2")
+
+
+def test_what_the_guide_says_is_enough(fresh_bucket: S3Server) -> None:
+    [config] = blocks("docs/how-to/state-on-s3.md", "yaml")
+    [policy] = blocks("docs/how-to/state-on-s3.md", "json")
+    written = yaml.safe_load(config)["state"]["default"]
+    user = servers.s3_user(fresh_bucket)
+    granted = json.loads(policy.replace(written["bucket"], fresh_bucket.bucket))
+    for statement in granted["Statement"]:
+        statement["Principal"] = {
+            "AWS": [user.access_key_id]
+        }  # it is the bucket's policy here, not the user's
+    fresh_bucket.client().put_bucket_policy(Bucket=fresh_bucket.bucket, Policy=json.dumps(granted))
+    live_through(S3Store(S3Place.of(S3State.model_validate({**written, **user.config}))))
 
 
 def test_a_sound_history_is_not_set_aside(store: S3Store) -> None:
