@@ -70,7 +70,7 @@ def test_what_fits_where(column: DataType, value: DataType, fits: bool) -> None:
         (DataType(Kind.DECIMAL, 10, 4), DataType(Kind.DECIMAL, 12, 2), DataType(Kind.DECIMAL, 14, 4)),
         (DataType(Kind.FLOAT64), DataType(Kind.FLOAT32), None),
         (DataType(Kind.TEXT), DataType(Kind.INT32), None),
-        (DataType(Kind.INT32), DataType(Kind.DECIMAL, 5, 2), None),
+        (DataType(Kind.INT32), DataType(Kind.DECIMAL, 5, 2), DataType(Kind.DECIMAL, 12, 2)),
     ],
 )
 def test_what_a_column_would_become(column: DataType, value: DataType, wide: DataType | None) -> None:

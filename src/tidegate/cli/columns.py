@@ -100,6 +100,33 @@ def unmap(ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[s
     _say_saved(invocation, item.pipeline, item.stream.name, f"{column} is called {name} at the target again")
 
 
+@command.command()
+@pipelines_option
+@tables_option
+@click.option("--reason", metavar="WHY", help="Why, for the history.")
+@click.pass_context
+def accept(
+    ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[str], reason: str | None
+) -> None:
+    """Let one table go on although its columns have become narrower, or hold something else.
+
+    A sync stops at such a change, since rows that it has read before may not be the same any more.
+    """
+    from tidegate.sync.clock import new_token, now
+
+    invocation = invocation_of(ctx)
+    item = one_table(invocation, pipelines, tables)
+    why = reason or "accepted with `tidegate columns accept`"
+    with _columns(item.pipeline, item.stream.name) as columns:
+        changes = columns.accept(reason=why, clock=now, token=new_token)
+    if not changes:
+        invocation.terminal.say(f"{item.stream}: nothing has changed since its last run")
+        return
+    for change in changes:
+        invocation.terminal.say(f"{item.stream}: {change}")
+    invocation.terminal.say("accepted; the next sync goes on")
+
+
 @contextmanager
 def _columns(pipeline: Pipeline, table: str) -> Iterator[TableColumns]:
     from tidegate.sync.columns import TableColumns

@@ -166,6 +166,10 @@ def _told(event: Event) -> str:
         case "manual":
             to = f" to {_place(data['to'])}" if "to" in data else ""
             return f"{data['act']}{to}: {data['reason']}"
+        case "schema changed":
+            return "; ".join(data["changes"]) or "nothing that matters to rows"
+        case "named":
+            return ", ".join(f"{column} is called {name}" for column, name in data["names"].items())
         case _:
             return json.dumps(data, ensure_ascii=False)
 

@@ -15,6 +15,7 @@ TidegateError
 │   ├── LeaseLost          this run's lease was taken over: nothing was written
 │   └── DamagedRecord      a record cannot be understood: it is left as it is
 ├── SourceError            the source cannot be read as configured
+│   ├── SchemaChanged      its columns changed in a way that somebody has to decide about
 │   ├── NullCursor         rows without a cursor value, and the policy says stop
 │   └── LossyValue         a value that no declared type can hold
 ├── StagingError           a segment cannot be written, found or trusted
@@ -111,6 +112,10 @@ class DamagedRecord(StateError):
 
 
 class SourceError(TidegateError):
+    pass
+
+
+class SchemaChanged(SourceError):
     pass
 
 

@@ -67,8 +67,8 @@ def plan(
     )
     began = window.low if mark.extracted.position is None else _lower(mark.began, window.low)
     planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
-    event = Event("planned", now, run_id, {"run": number, "window": window.to_json(), "run_kind": kind.value})
-    return _with_schema(planned, schema), (event,)
+    data = {"run": number, "window": window.to_json(), "run_kind": kind.value, "schema": schema[0]}
+    return _with_schema(planned, schema), (Event("planned", now, run_id, data),)
 
 
 def _lower(began: Position | None, low: Position | None) -> Position | None:
@@ -81,7 +81,28 @@ def _lower(began: Position | None, low: Position | None) -> Position | None:
 def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
     needed = {segment.schema for segment in mark.pending}
     kept = tuple(item for item in mark.schemas if item[0] in needed and item[0] != schema[0])
-    return replace(mark, schemas=(*kept, schema))
+    return replace(mark, schemas=(*kept, schema), schema=schema[0])
+
+
+def schema_changed(mark: Watermark, after: str, changes: Sequence[str], now: datetime) -> tuple[Event, ...]:
+    """What the history says of a source whose columns are others now; nothing, if they are not."""
+    if mark.schema is None or mark.schema == after:
+        return ()
+    run_id = mark.open_run.id if mark.open_run else None
+    data = {"before": mark.schema, "after": after, "changes": list(changes)}
+    return (Event("schema changed", now, run_id, data),)
+
+
+def accept(
+    mark: Watermark, schema: tuple[str, Any], changes: Sequence[str], *, reason: str, now: datetime
+) -> Step:
+    """Go on with a source whose columns have changed, because somebody has decided so."""
+    _demand_reason(reason)
+    data = {"before": mark.schema, "after": schema[0], "changes": list(changes)}
+    event = _manual(mark, "accept", reason, now, data)
+    schemas = tuple({**dict(mark.schemas), schema[0]: schema[1]}.items())
+    accepted = replace(mark, schemas=schemas, schema=schema[0], last_error=None, updated_at=now)
+    return accepted, (event,)
 
 
 def begin_round(mark: Watermark, window: Window, cuts: Sequence[Position], now: datetime) -> Watermark:
@@ -107,7 +128,7 @@ def resume(mark: Watermark, schema: tuple[str, Any], now: datetime) -> Watermark
     """
     run = replace(mark.current_run, state=RunState.RUNNING, error=None)
     schemas = tuple({**dict(mark.schemas), schema[0]: schema[1]}.items())
-    return replace(mark, run=run, schemas=schemas, last_error=None, updated_at=now)
+    return replace(mark, run=run, schemas=schemas, schema=schema[0], last_error=None, updated_at=now)
 
 
 def restart_snapshot(mark: Watermark, now: datetime) -> Watermark:

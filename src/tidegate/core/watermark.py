@@ -145,6 +145,8 @@ class Watermark:
     """Ranges that were read apart from it: by backfills, or before the mark was moved by hand."""
     schemas: tuple[tuple[str, Any], ...] = ()
     """The schemas, by fingerprint, of the pending segments and of the last run."""
+    schema: str | None = None
+    """The fingerprint of the last run's schema."""
     names: tuple[tuple[str, str], ...] = ()
     """Columns that are called otherwise at the target than at the source: once given, a name stays."""
     last_error: str | None = None
@@ -218,6 +220,7 @@ def to_json(mark: Watermark) -> dict[str, Any]:
         "began": _position(mark.began),
         "covered": [window.to_json() for window in mark.covered],
         "schemas": dict(mark.schemas),
+        "schema": mark.schema,
         "names": dict(mark.names),
         "last_error": mark.last_error,
         "manual": mark.manual,
@@ -276,6 +279,7 @@ def _from_json(data: dict[str, Any]) -> Watermark:
         began=_read_position(data["began"]),
         covered=tuple(Window.from_json(item) for item in _items(data["covered"])),
         schemas=tuple(data["schemas"].items()),
+        schema=data.get("schema", next(reversed(data["schemas"]), None)),
         names=tuple(data.get("names", {}).items()),
         last_error=data["last_error"],
         manual=data["manual"],

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
 
 from tidegate.config.pipelines import Pipeline
+from tidegate.core import transitions
 from tidegate.core.errors import ConfigError, UsageError
 from tidegate.core.names import name_columns
 from tidegate.core.types import Column
 from tidegate.core.watermark import StreamId
+from tidegate.sync.evolution import compare, last_schema
 from tidegate.sync.job import TableJob, describe
 from tidegate.sync.naming import Naming
 from tidegate.sync.parts import Parts
+from tidegate.sync.streams import family
 
 
 class Origin(StrEnum):
@@ -86,6 +91,22 @@ class TableColumns:
         replace(naming, mapped={**mapped, column: free}).names(self._stream, columns, lambda: there)
         self.pipeline.mappings.save(self.table, mapped)
         return free
+
+    def accept(
+        self, *, reason: str, clock: Callable[[], datetime], token: Callable[[], str]
+    ) -> tuple[str, ...]:
+        """Go on with columns that have changed at the source; returns what is different about them."""
+        job = self._job()
+        changes: tuple[str, ...] = ()
+        for stream in family(self._stream):
+            before = last_schema(self.parts.store.read(stream).watermark)
+            if before is None or before.fingerprint == job.schema.fingerprint:
+                continue
+            changes = compare(before, job.schema).words
+            schema = job.schema.fingerprint, job.schema.to_json()
+            with self.parts.hold(stream, clock, token) as held:
+                held.commit(*transitions.accept(held.mark, schema, changes, reason=reason, now=clock()))
+        return changes
 
     @property
     def _stream(self) -> StreamId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,7 +11,7 @@ from itertools import groupby
 
 from tidegate.core import transitions
 from tidegate.core.deadlines import NEVER, Deadline
-from tidegate.core.errors import OutcomeUnknown, StagingError, TargetError
+from tidegate.core.errors import ConnectError, OutcomeUnknown, StagingError, TargetError
 from tidegate.core.names import named_schema
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
@@ -58,6 +59,14 @@ class Loader:
             moved, events = transitions.loaded(held.mark, {s.key for s in group}, self.clock())
             held.commit(moved, events)
             self.progress.loaded(mark.stream, sum(segment.rows for segment in group))
+
+    def demand_fit(self, table: TargetTable, schema: Schema) -> None:
+        """Raise `IncompatibleTable` if rows of this schema could not go into the table, changing nothing."""
+        # A target that cannot be reached now may be there when there is something to load.
+        with suppress(ConnectError):
+            target = self.open_target()
+            names = self.naming.names(table.stream, schema.names, lambda: target.columns(table.name))
+            target.action(named_table(table, names), named_schema(schema, names))
 
     def _names(
         self, held: HeldStream, target: Target, table: TargetTable, schemas: list[Schema]

@@ -294,6 +294,7 @@ def _succeeded(table: str, passage: Passage, count: _Count) -> TableResult:
         held_back_seconds=passage.ceiling.held_back_seconds,
         held_back_by=passage.ceiling.held_back_by,
         notes=passage.notes,
+        schema_changes=passage.changes,
     )
 
 

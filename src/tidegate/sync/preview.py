@@ -21,6 +21,7 @@ from tidegate.core.watermark import RunKind, StreamId, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.contract import Stored
+from tidegate.sync.evolution import admitted
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.marks import live_holder
 from tidegate.sync.naming import Naming, named_table
@@ -121,6 +122,7 @@ class _Preview:
         else:
             following = next_window(source, job, mark, limit=self.request.limit, now=self.clock())
             plan = self._planned(source, job, following)
+        plan = replace(plan, notes=(*plan.notes, *admitted(mark, job).words))
         return self._with_pending(plan, stored)
 
     def _ranges(self, source: Source, job: TableJob) -> list[TablePlan]:

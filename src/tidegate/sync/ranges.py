@@ -91,10 +91,11 @@ def sync_range(
     plan = plan_range(sync.source, job, held.watermark, main, low=low, high=high)
     for note in plan.notes:
         sync.progress.note(job.stream, note)
+    changes: tuple[str, ...] = ()
     for window in plan.windows:
-        sync.through(held, job, WindowPlan(window, plan.ceiling))
+        changes += sync.through(held, job, WindowPlan(window, plan.ceiling))
         _remember(sync, held)
-    return Passage(plan.wanted if plan.windows else None, plan.ceiling, plan.ceiling.warnings)
+    return Passage(plan.wanted if plan.windows else None, plan.ceiling, plan.ceiling.warnings, changes)
 
 
 def _uncovered(job: TableJob, wanted: Window, side: Watermark | None, main: Watermark | None) -> list[Window]:

@@ -33,6 +33,8 @@ class TableResult:
     held_back_by: str | None = None
     duration_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    schema_changes: tuple[str, ...] = ()
+    """What is different about the table's columns since its last run."""
     error: TidegateError | None = None
     before: Watermark | None = None
     after: Watermark | None = None
@@ -53,6 +55,7 @@ class TableResult:
             "held_back_by": self.held_back_by,
             "duration_seconds": round(self.duration_seconds, 3),
             "notes": list(self.notes),
+            "schema_changes": list(self.schema_changes),
             "error": str(self.error) if self.error else None,
         }
 

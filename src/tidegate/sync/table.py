@@ -20,11 +20,12 @@ from datetime import datetime
 
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
-from tidegate.core.watermark import Run, RunKind, Watermark
+from tidegate.core.watermark import Event, Run, RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.hold import HeldStream
 from tidegate.sync.continuity import demand_continuity
+from tidegate.sync.evolution import admitted
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import TableJob
 from tidegate.sync.loading import Loader
@@ -42,6 +43,8 @@ class Passage:
     window: Window | None = None
     ceiling: Ceiling = NO_CEILING
     notes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    """What is different about the table's columns."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class TableSync:
         plan = next_window(self.source, job, held.watermark, limit=limit, now=self.clock())
         for note in plan.notes:
             self.progress.note(job.stream, note)
-        self.through(held, job, plan)
+        changes = self.through(held, job, plan)
         window = plan.window or passage.window
-        return Passage(window, plan.ceiling, plan.notes)
+        return Passage(window, plan.ceiling, plan.notes, (*passage.changes, *changes))
 
     def finish_interrupted(self, held: HeldStream, job: TableJob) -> Passage:
         mark = held.watermark
@@ -76,19 +79,25 @@ class TableSync:
             self._conclude_last(held, job)
             return Passage()
         self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
-        held.commit(transitions.resume(mark, _schema(job), self.clock()))
+        changes = self._admit(held, job)
+        resumed = transitions.resume(mark, _schema(job), self.clock())
+        held.commit(resumed, self._changed(mark, job, changes))
         self._to_the_end(held, job)
-        return Passage(run.window)
+        return Passage(run.window, changes=changes)
 
-    def through(self, held: HeldStream, job: TableJob, plan: WindowPlan) -> None:
-        """Persist the planned window before anything is read, then take it to its end."""
+    def through(self, held: HeldStream, job: TableJob, plan: WindowPlan) -> tuple[str, ...]:
+        """Persist the planned window before anything is read, then take it to its end.
+
+        Returns what has changed in the table's columns since the last run.
+        """
         now = self.clock()
         mark = held.watermark or transitions.new(job.stream, job.order, now)
         remembered = transitions.remember(mark, plan.ceiling.candidates, now)
         if plan.window is None:
             self._commit_nothing_new(held, mark, remembered)
             self.load(held, job)
-            return
+            return ()
+        changes = self._admit(held, job)
         planned, events = transitions.plan(
             remembered,
             run_id=self.new_run_id(),
@@ -99,8 +108,26 @@ class TableSync:
             schema=_schema(job),
             lookback=plan.lookback,
         )
-        held.commit(planned, events)
+        held.commit(planned, (*events, *self._changed(mark, job, changes)))
         self._to_the_end(held, job)
+        return changes
+
+    def _admit(self, held: HeldStream, job: TableJob) -> tuple[str, ...]:
+        """Refuse, before anything is read, rows that could not go on where the earlier ones are.
+
+        Where nothing has changed since the last run, neither source nor target is asked anything.
+        """
+        if held.watermark is not None and held.watermark.schema == job.schema.fingerprint:
+            return ()
+        changes = admitted(held.watermark, job).words
+        if self.loader is not None:
+            self.loader.demand_fit(job.target, job.schema)
+        for change in changes:
+            self.progress.note(job.stream, change)
+        return changes
+
+    def _changed(self, mark: Watermark, job: TableJob, changes: tuple[str, ...]) -> tuple[Event, ...]:
+        return transitions.schema_changed(mark, job.schema.fingerprint, changes, self.clock())
 
     def _commit_nothing_new(self, held: HeldStream, mark: Watermark, remembered: Watermark) -> None:
         """Write only what changed: an unmoved stream costs its store nothing."""

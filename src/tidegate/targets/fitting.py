@@ -48,7 +48,7 @@ def widened(column: DataType, value: DataType) -> DataType | None:
     if column.kind in _RANGES and value.kind in _RANGES:
         candidates = [*(DataType(kind) for kind in _RANGES), _ALL_INTEGERS]
         return next(wide for wide in candidates if holds(wide, column) and holds(wide, value))
-    if column.kind is Kind.DECIMAL and (value.kind is Kind.DECIMAL or value.kind in _RANGES):
+    if _is_exact_number(column) and _is_exact_number(value):
         return _common_decimal(column, value)
     if column.kind is Kind.FLOAT32 and value.kind is Kind.FLOAT64:
         return value
@@ -57,6 +57,10 @@ def widened(column: DataType, value: DataType) -> DataType | None:
     if column.kind is value.kind and column.kind in _CLOCKS:
         return replace(column, precision=max(_second_digits(column), _second_digits(value)))
     return None
+
+
+def _is_exact_number(kind: DataType) -> bool:
+    return kind.kind is Kind.DECIMAL or kind.kind in _RANGES
 
 
 def _holds_integer(column: DataType, needed: tuple[int, int]) -> bool:

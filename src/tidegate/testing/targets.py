@@ -311,6 +311,7 @@ WIDENINGS = (
     (DataType(Kind.INT32), DataType(Kind.INT64), 2**40, str(2**40)),
     (DataType(Kind.INT16), DataType(Kind.UINT16), 65535, "65535"),
     (DataType(Kind.INT64), DataType(Kind.UINT64), 2**64 - 1, str(2**64 - 1)),
+    (DataType(Kind.INT32), DataType(Kind.DECIMAL, 12, 2), Decimal("1.25"), "1.25"),
     (DataType(Kind.FLOAT32), DataType(Kind.FLOAT64), 0.1, "0.1"),
     (DataType(Kind.DECIMAL, 5, 2), DataType(Kind.DECIMAL, 9, 4), Decimal("1.2345"), "1.2345"),
     (DataType(Kind.DECIMAL, 5, 2), DataType(Kind.DECIMAL, 9, 1), Decimal("1.2"), "1.20"),
@@ -430,18 +431,20 @@ class TargetContract:
         self, target: Target, stage: Stage
     ) -> None:
         wider = Schema((*ORDERS.columns, Column("gone", DataType(Kind.TEXT))), ("id",))
-        table = orders(WriteMode.MERGE)
-        target.prepare(table, wider)
-        target.load(
-            table, [stage.segment(wider, [(1, 1, "a", "x"), (2, 1, "b", "y")])], generation=1, fence=1
-        )
-        target.prepare(table, ORDERS)
-        target.load(table, [stage.segment(ORDERS, [(1, 2, "a2"), (3, 2, "c")], run=2)], generation=1, fence=1)
-        assert self.read_rows(target, "orders") == [
-            ("1", "2", "a2", None),
-            ("2", "1", "b", "y"),
-            ("3", "2", "c", None),
-        ]
+        old, new = [(1, 1, "a", "x"), (2, 1, "b", "y")], [(1, 2, "a2"), (3, 2, "c")]
+        kept = {
+            WriteMode.APPEND: [("1", "1", "a", "x"), ("2", "1", "b", "y")],
+            WriteMode.MERGE: [("2", "1", "b", "y")],
+            WriteMode.REPLACE: [],
+        }
+        for mode in WriteMode:
+            table = orders(mode, name=f"t_{mode}")
+            target.prepare(table, wider)
+            target.load(table, [stage.segment(wider, old)], generation=1, fence=1)
+            target.prepare(table, ORDERS)
+            target.load(table, [stage.segment(ORDERS, new, run=2)], generation=1, fence=1)
+            expected = {*kept[mode], ("1", "2", "a2", None), ("3", "2", "c", None)}
+            assert set(self.read_rows(target, table.name, ["id", "at", "note", "gone"])) == expected
 
     @pytest.mark.parametrize("widening", WIDENINGS, ids=lambda w: f"{w[0]} to {w[1]}")
     def test_columns_are_widened(

@@ -1,0 +1,143 @@
+"""How a table's columns have changed since its last run, and whether one may go on.
+
+New columns are added at the target and wider types widen it. A column that is gone stays at the target and
+gets no more values. What stops a table are changes after which rows that were read before may not be what
+they were: a narrower type makes the source cut or round them, and no cursor tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidegate.core.errors import SchemaChanged
+from tidegate.core.strategies import WriteMode
+from tidegate.core.types import Column, Schema
+from tidegate.core.watermark import RunKind, Watermark
+from tidegate.sync.job import TableJob
+from tidegate.targets.fitting import holds, widened
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    """A column whose type is another now."""
+
+    before: Column
+    after: Column
+
+    def __str__(self) -> str:
+        return f"{self.after.name} ({_typed(self.before)} before, {_typed(self.after)} now)"
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What changed from one schema to the next."""
+
+    added: tuple[Column, ...] = ()
+    dropped: tuple[Column, ...] = ()
+    wider: tuple[Retyped, ...] = ()
+    narrower: tuple[Retyped, ...] = ()
+    """Not all values of the old type are values of the new one."""
+    other: tuple[Retyped, ...] = ()
+    """Values of another kind."""
+    key: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    """What made a row the same row before, and what does now."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a report says of it."""
+        told = [f"column {column.name} ({_typed(column)}) is new" for column in self.added]
+        told += [
+            f"column {column.name} is gone: it stays at the target and gets no more values"
+            for column in self.dropped
+        ]
+        told += [f"column {change} is wider" for change in self.wider]
+        told += [f"column {change} is narrower" for change in self.narrower]
+        told += [f"column {change} holds another kind of value" for change in self.other]
+        if self.key:
+            before, after = ("+".join(names) or "none" for names in self.key)
+            told.append(f"the key is {after} now, it was {before}")
+        return (*told, *self._renames())
+
+    def _renames(self) -> list[str]:
+        """A rename looks like one column gone and another one of its type new."""
+        return [
+            f"if {new.name} is {old.name} renamed: `tidegate columns map {new.name} {old.name}` before the "
+            "sync that brings it lets it go on where the old one ended"
+            for old in self.dropped
+            for new in self.added
+            if old.type == new.type
+        ]
+
+    def stops(self, mode: WriteMode) -> tuple[str, ...]:
+        """Why a table that is read incrementally cannot simply go on."""
+        told = [f"column {change} is narrower, and may have cut rows read before" for change in self.narrower]
+        told += [f"column {change} holds another kind of value" for change in self.other]
+        if self.key and mode is WriteMode.MERGE:
+            before, after = ("+".join(names) or "none" for names in self.key)
+            told.append(f"rows were merged by {before} and would be by {after}")
+        return tuple(told)
+
+
+def compare(before: Schema, after: Schema) -> Evolution:
+    old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
+    retyped = [
+        Retyped(old[name], new[name]) for name in new if name in old and old[name].type != new[name].type
+    ]
+    narrower = [change for change in retyped if not _holds_all(change) and _is_alike(change)]
+    return Evolution(
+        added=tuple(column for name, column in new.items() if name not in old),
+        dropped=tuple(column for name, column in old.items() if name not in new),
+        wider=tuple(change for change in retyped if _holds_all(change)),
+        narrower=tuple(narrower),
+        other=tuple(c for c in retyped if not _holds_all(c) and not _is_alike(c)),
+        key=(before.key, after.key) if before.key != after.key else None,
+    )
+
+
+def admitted(mark: Watermark | None, job: TableJob) -> Evolution:
+    """What changed since the last run, if the table may go on with it. Raises `SchemaChanged` if not."""
+    before = last_schema(mark)
+    if before is None or before.fingerprint == job.schema.fingerprint:
+        return Evolution()
+    evolution = compare(before, job.schema)
+    reasons = evolution.stops(job.target.mode) if job.kind is RunKind.INCREMENTAL else ()
+    if reasons:
+        raise _stopped(job, before, reasons)
+    return evolution
+
+
+def last_schema(mark: Watermark | None) -> Schema | None:
+    """The schema of the last run; None before the first."""
+    if mark is None or mark.schema is None:
+        return None
+    data = dict(mark.schemas).get(mark.schema)
+    return None if data is None else Schema.from_json(data)
+
+
+def _stopped(job: TableJob, before: Schema, reasons: Sequence[str]) -> SchemaChanged:
+    shown = f"it was ({_listed(before)}) and is ({_listed(job.schema)})"
+    return SchemaChanged(
+        f"the table has changed at the source; {'; '.join(reasons)}; {shown}. Nothing was read",
+        where=str(job.stream),
+        hint="put it back; or go on with `tidegate columns accept`, after making the target's column fit "
+        "where it does not; or bring all rows anew with `tidegate watermark reset`",
+    )
+
+
+def _listed(schema: Schema) -> str:
+    return ", ".join(f"{column.name} {_typed(column)}" for column in schema.columns)
+
+
+def _typed(column: Column) -> str:
+    return column.native or str(column.type)
+
+
+def _holds_all(change: Retyped) -> bool:
+    return holds(change.after.type, change.before.type)
+
+
+def _is_alike(change: Retyped) -> bool:
+    """Whether the types are sizes of one kind of value."""
+    before, after = change.before.type, change.after.type
+    return holds(before, after) or widened(before, after) is not None
