@@ -109,6 +109,8 @@ watermarks = st.builds(
     began=st.none() | positions,
     covered=st.lists(any_windows, max_size=3).map(tuple),
     schemas=st.dictionaries(texts, json_values, max_size=2).map(lambda found: tuple(found.items())),
+    schema=st.none() | texts,
+    names=st.dictionaries(texts, texts, max_size=2).map(lambda found: tuple(found.items())),
     last_error=st.none() | texts,
     manual=st.none() | texts,
 )

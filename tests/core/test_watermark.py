@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,14 @@ def test_an_event_is_the_same_after_a_round_trip_through_json(event: Event) -> N
 def test_an_events_data_cannot_overwrite_what_every_event_says(name: str) -> None:
     with pytest.raises(ValueError, match="cannot use the names"):
         Event("planned", NOW, None, {name: "x"})
+
+
+@given(watermarks)
+def test_a_record_of_an_older_format_is_upgraded(mark: Watermark) -> None:
+    before = replace(mark, schema=mark.schemas[-1][0] if mark.schemas else None, names=())
+    record = {**to_json(before), "format": 1}
+    del record["schema"], record["names"]
+    assert from_json(record) == before
 
 
 @given(watermarks, st.data())

@@ -10,8 +10,8 @@ from tidegate.sync.evolution import compare
 from tidegate.testing.targets import schema_of
 
 RENAMED = (
-    "if c is a renamed: `tidegate columns map c a` before the sync that brings it lets it go on where the old "
-    "one ended"
+    "if c is a renamed: `tidegate columns map c a` before the sync that brings it lets it go on where the "
+    "old one ended"
 )
 DECIMAL = DataType(Kind.DECIMAL, 9, 2)
 

@@ -17,7 +17,7 @@ from tidegate.core.receipts import Segment
 from tidegate.core.shape import demand_shape
 from tidegate.core.windows import Chunk, Window, cut
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -247,8 +247,10 @@ def _named(data: Any) -> str:
 
 
 def _from_json(data: dict[str, Any]) -> Watermark:
+    if data["format"] == 1:
+        data = _upgraded(data)
     if data["format"] != FORMAT:
-        raise ValueError(f"state format {data['format']!r}, this version reads {FORMAT}")
+        raise ValueError(f"state format {data['format']!r}, this version reads {FORMAT} and those before")
     extracted, loaded = data["extracted"], data["loaded"]
     return Watermark(
         stream=StreamId(data["pipeline"], data["table_name"]),
@@ -279,11 +281,16 @@ def _from_json(data: dict[str, Any]) -> Watermark:
         began=_read_position(data["began"]),
         covered=tuple(Window.from_json(item) for item in _items(data["covered"])),
         schemas=tuple(data["schemas"].items()),
-        schema=data.get("schema", next(reversed(data["schemas"]), None)),
-        names=tuple(data.get("names", {}).items()),
+        schema=data["schema"],
+        names=tuple(data["names"].items()),
         last_error=data["last_error"],
         manual=data["manual"],
     )
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """A record of format 1, which knew no names and took the last schema for the last run's."""
+    return {**data, "format": FORMAT, "schema": next(reversed(data["schemas"]), None), "names": {}}
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:
