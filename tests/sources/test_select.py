@@ -114,6 +114,21 @@ def test_a_filter_cannot_leave_its_brackets(condition: str) -> None:
         select.check_condition(condition, "mysql")
 
 
+def test_the_tables_of_a_select_are_found_wherever_they_stand() -> None:
+    sql = (
+        "WITH q AS (SELECT * FROM `a b`.t), r AS (SELECT * FROM q) "
+        "SELECT * FROM r JOIN t ON r.id = t.id JOIN x.q ON 1 = 1 WHERE t.id IN (SELECT id FROM u) "
+        "UNION ALL SELECT * FROM t;"
+    )
+
+    assert sorted(select.tables(sql, "mysql"), key=str) == [
+        ("a b", "t"),
+        ("x", "q"),
+        (None, "t"),
+        (None, "u"),
+    ]
+
+
 def test_placeholders_are_found() -> None:
     sql = "SELECT * FROM t WHERE a > {low} AND a <= {high}"
     assert select.placeholders(sql, "mysql") == {"low", "high"}

@@ -28,6 +28,9 @@ class Relation:
     schema: Schema
     filter: str | None = None
     """A condition in the source's SQL."""
+    unaltered: str | None = None
+    """A condition that fails a statement if what is read is no longer what the schema says; None: whatever
+    has changed shows in what arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,16 @@ class Read:
     positions: tuple[str, ...] = ()
     """Columns whose smallest and largest values the receipt shall name."""
     snapshot: str | None = None
+    unaltered: str | None = None
+    """The relation's."""
+    uncut: bool = False
+    """It could not be cut, so nobody knows how many rows it has."""
+
+    @property
+    def condition(self) -> str:
+        """What stands behind WHERE. Either part may end in a comment."""
+        where = f"(\n{self.where}\n)"
+        return where if self.unaltered is None else f"{where} AND {self.unaltered}"
 
 
 class Reader(Protocol):
@@ -69,6 +82,10 @@ class Source(Protocol):
 
     def query(self, name: str, select: str) -> Relation:
         """A user's SELECT as a relation; its schema is what the database says the result has."""
+        ...
+
+    def narrowed(self, relation: Relation, select: str) -> Relation:
+        """The relation of a user's SELECT, told another window: the database is not asked again."""
         ...
 
     def null_cursors(self, relation: Relation, cursor: Cursor) -> int: ...

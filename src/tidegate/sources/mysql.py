@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC
 from decimal import Decimal
@@ -22,6 +23,7 @@ from tidegate.reach.tunnel import for_tasks
 from tidegate.sources import mysql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
+from tidegate.sources.mysql_guard import fragile, guard
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_types import Declared, data_type
@@ -141,6 +143,10 @@ class MySQL:
             cursor.execute(f"SELECT * FROM {select} LIMIT 0")
             fields = cursor._result.fields  # type: ignore[attr-defined]  # noqa: SLF001 - tells sign and charset
             return Schema(tuple(_described(field) for field in fields))
+
+    def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
+        known = {table: schema or self.table_schema(table) for table, schema in tables.items()}
+        return guard({table: fragile(schema) for table, schema in known.items() if schema})
 
     # --- positions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property
@@ -148,6 +148,11 @@ class PostgreSQL:
             self._types[oid, modifier] = Column("", declared, native=native)
         known = self._types[oid, modifier]
         return Column(name, known.type, nullable, known.native)
+
+    def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
+        """Not needed here: every value arrives in a form that tells its type."""
+        del tables
+        return None
 
     # --- positions
 

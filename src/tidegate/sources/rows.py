@@ -53,7 +53,7 @@ class RowReader:
         schema = arrow_schema(read.columns)
         converters = [self.wire.convert(column) for column in read.columns]
         selected = ", ".join(self.wire.expression(column) for column in read.columns)
-        sql = f"SELECT {selected} FROM {read.relation} WHERE {read.where}"
+        sql = f"SELECT {selected} FROM {read.relation} WHERE {read.condition}"
         for rows in self.wire.batches(read, sql, batch_rows):
             arrays = [
                 _array(read, column, convert, values)
@@ -138,9 +138,10 @@ class MySQLWire:
     def batches(self, read: Read, sql: str, batch_rows: int) -> Iterator[Sequence[Row]]:
         from pymysql.cursors import SSCursor
 
+        from tidegate.sources.mysql_guard import alterations
         from tidegate.sources.mysql_session import connect, errors, run
 
-        with errors(self.login, read.relation):
+        with errors(self.login, read.relation), alterations(self.login, read):
             session = connect(self.login)
             cursor = session.cursor(SSCursor)
             try:

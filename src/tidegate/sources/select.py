@@ -69,6 +69,16 @@ def check_condition(condition: str, dialect: str) -> None:
     _demand_harmless(statement)
 
 
+def tables(sql: str, dialect: str) -> list[tuple[str | None, str]]:
+    """The schema, if it is named, and the name of everything that a SELECT reads from."""
+    from sqlglot import exp
+
+    statement = _one_statement(sql.strip().rstrip(";"), dialect)
+    own = {(None, cte.alias) for cte in statement.find_all(exp.CTE)}
+    named = [(table.db or None, table.name) for table in statement.find_all(exp.Table) if table.name]
+    return [found for found in dict.fromkeys(named) if found not in own]
+
+
 def placeholders(sql: str, dialect: str) -> frozenset[str]:
     """Which of `low` and `high` a SELECT asks for. Raises `ConfigError` where one stands inside quotes."""
     found = _PLACEHOLDER.findall(sql)

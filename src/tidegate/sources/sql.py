@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -60,6 +60,11 @@ class Database(Protocol):
         ...
 
     def select_schema(self, select: str) -> Schema: ...
+    def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
+        """A condition that fails a statement if one of the tables is no longer what its schema says, or what
+        it is at this moment: see `Relation`."""
+        ...
+
     def expression(self, column: Column) -> str:
         """How a column is selected so that `value` can read a position from it."""
         ...
@@ -110,12 +115,24 @@ class SqlSource:
         self._named[sql] = found
         if filter is not None:
             custom.check_condition(filter, self._database.dialect)
-        return Relation(table, sql, schema, filter)
+        return Relation(table, sql, schema, filter, self._database.unaltered({found: schema}))
 
     def query(self, name: str, select: str) -> Relation:
+        sql = self._bracketed(select)
+        # Looked at before its result is described: what changes in between is found, not missed.
+        unaltered = self._database.unaltered(dict.fromkeys(self._tables_of(select)))
+        return Relation(name, sql, self._database.select_schema(sql), unaltered=unaltered)
+
+    def narrowed(self, relation: Relation, select: str) -> Relation:
+        return replace(relation, sql=self._bracketed(select))
+
+    def _bracketed(self, select: str) -> str:
         checked = custom.check(select, self._database.dialect)
-        sql = f"(\n{checked}\n) AS {self.quote('tidegate_query')}"
-        return Relation(name, sql, self._database.select_schema(sql))
+        return f"(\n{checked}\n) AS {self.quote('tidegate_query')}"
+
+    def _tables_of(self, select: str) -> list[TableName]:
+        names = custom.tables(select, self._database.dialect)
+        return [TableName(schema or self._database.own_schema, name) for schema, name in names]
 
     def null_cursors(self, relation: Relation, cursor: Cursor) -> int:
         columns = [c for c in self.columns(relation, cursor.columns) if c.nullable]
@@ -193,6 +210,8 @@ class SqlSource:
             where=both(condition, relation.filter),
             positions=positions,
             snapshot=snapshot,
+            unaltered=relation.unaltered,
+            uncut=not order,
         )
 
     def snapshot(self) -> AbstractContextManager[str | None]:

@@ -56,8 +56,7 @@ class TableJob:
         query = self.settings.query
         if query is None or not self.settings.windowed:
             return self.relation
-        narrowed = source.query(self.settings.table, filled(source, query, window, self.settings.cursor))
-        return replace(narrowed, schema=self.relation.schema, filter=self.relation.filter)
+        return source.narrowed(self.relation, filled(source, query, window, self.settings.cursor))
 
 
 def describe(source: Source, settings: TableSettings, stream: StreamId) -> TableJob:

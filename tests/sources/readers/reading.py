@@ -30,7 +30,7 @@ def login(
 
 
 def whole(relation: Relation, where: str = EVERYTHING, *, positions: tuple[str, ...] = ("id",)) -> Read:
-    return Read(relation.sql, relation.schema.columns, where, positions)
+    return Read(relation.sql, relation.schema.columns, where, positions, unaltered=relation.unaltered)
 
 
 def read_all(reader: Reader, read: Read, *, batch_rows: int = 1000) -> pa.Table:

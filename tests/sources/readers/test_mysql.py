@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -338,20 +342,90 @@ def test_null_in_a_column_that_was_declared_without_is_an_error(
         read_all(reader, planned)
 
 
-def test_a_table_that_is_altered_while_it_is_read_is_an_error(
+def test_rows_that_were_read_before_the_table_was_altered_are_what_they_were(
     mariadb_database: Server, source: Source, reader: Reader
 ) -> None:
     run(
         mariadb_database,
         "CREATE TABLE x SELECT seq AS id, CAST(1.25 AS decimal(10,2)) AS c FROM seq_1_to_3000",
     )
-    batches = reader.read(whole(source.table("x")), batch_rows=1000)
-    next(batches)
-    run(mariadb_database, "ALTER TABLE x MODIFY c decimal(10,4)")
+    planned = whole(source.table("x"))
+    batches = reader.read(planned, batch_rows=1000)
+    read = [next(batches)]
+    run(mariadb_database, "ALTER TABLE x MODIFY c decimal(10,4)", "UPDATE x SET c = 7.7777")
 
-    with pytest.raises(SourceError, match="column `c` was decimal"):
-        for _ in batches:
-            pass
+    read += batches
+
+    assert set(pa.Table.from_batches(read).column("c").to_pylist()) == {Decimal("1.25")}
+    with pytest.raises(SourceError, match=r"column `c` was decimal.*4 digits behind the point"):
+        read_all(reader, planned)
+
+
+@pytest.mark.parametrize("how", ["table", "view", "query", "uncut"])
+def test_a_table_that_is_altered_to_and_fro_is_read_exactly_or_not_at_all(
+    how: str, mariadb_database: Server, source: Source, reader: Reader
+) -> None:
+    """Between any two looks at the definition it may have been another one."""
+    run(
+        mariadb_database,
+        "CREATE TABLE x (id int PRIMARY KEY, c decimal(10,2), w datetime NULL)",
+        "INSERT INTO x SELECT seq, 1.23, '2024-06-01 12:00:00' FROM seq_1_to_50",
+        "CREATE VIEW v AS SELECT * FROM x",
+    )
+    query = "WITH q AS (SELECT * FROM x) SELECT q.* FROM q"
+    relation = source.query("q", query) if how == "query" else source.table("v" if how == "view" else "x")
+    planned = replace(whole(relation), uncut=how == "uncut")
+    right = {(Decimal("1.23"), clock("2024-06-01 12:00:00"))}
+    outcomes = Counter[str]()
+
+    with _altering(mariadb_database):
+        while min(outcomes["read"], outcomes["refused"]) < 5:
+            assert outcomes.total() < 2000, outcomes
+            try:
+                arrived = read_all(reader, planned)
+            except SourceError as error:
+                assert "planned" in str(error) or "definition has changed" in str(error)  # noqa: PT017
+                outcomes["refused"] += 1
+                continue
+            pairs = zip(arrived.column("c").to_pylist(), arrived.column("w").to_pylist(), strict=True)
+            assert set(pairs) == right
+            outcomes["read"] += 1
+
+
+@contextmanager
+def _altering(server: Server) -> Iterator[None]:
+    """A clock that is an instant every other time, and digits that are there only then."""
+    over = threading.Event()
+
+    def alter() -> None:
+        while not over.wait(0.02):
+            run(
+                server,
+                "SET time_zone = '+09:00'",
+                "ALTER TABLE x MODIFY c decimal(10,4), MODIFY w timestamp NULL",
+                "UPDATE x SET c = 7.7777",
+                "UPDATE x SET c = 1.23",
+                "ALTER TABLE x MODIFY c decimal(10,2), MODIFY w datetime NULL",
+            )
+
+    altering = threading.Thread(target=alter)
+    altering.start()
+    try:
+        yield
+    finally:
+        over.set()
+        altering.join()
+
+
+def test_a_query_that_fails_by_itself_is_not_taken_for_an_altered_table(
+    mariadb_database: Server, source: Source, reader: Reader
+) -> None:
+    table_of(mariadb_database, "datetime", "'2024-01-01'", "'2024-01-02'")
+    broken = whole(source.query("q", "SELECT id, c FROM x WHERE c = (SELECT c FROM x WHERE id < 3)"))
+
+    for read in (broken, replace(broken, uncut=True)):
+        with pytest.raises(SourceError, match="returns more than 1 row"):
+            read_all(reader, read)
 
 
 def test_a_read_waits_for_nobody_who_waits_for_it(
@@ -436,6 +510,45 @@ def test_a_reader_that_fails_ends_its_query(mariadb_database: Server, reader: My
         read_all(reader, Read(MANY_ROWS, short, EVERYTHING, ("id",)))
 
     wait_until(lambda: not running(mariadb_database))
+
+
+def test_what_could_not_be_cut_waits_at_the_server_for_whoever_takes_it(
+    mariadb_database: Server, reader: MySQLReader
+) -> None:
+    """Ten gigabytes of rows, of which hardly any are taken: read ahead they would lie in memory."""
+    memory, sent = _resident_bytes(), _bytes_sent(mariadb_database)
+    batches = reader.read(replace(ENDLESS, uncut=True), batch_rows=1000)
+    next(batches)
+
+    stalled = _stalled(lambda: _bytes_sent(mariadb_database))
+
+    assert stalled - sent < 50 << 20
+    assert _resident_bytes() - memory < 100 << 20
+    assert running(mariadb_database)
+    batches.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not running(mariadb_database))
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _bytes_sent(server: Server) -> int:
+    [(_, count)] = server.execute("SHOW GLOBAL STATUS LIKE 'Bytes_sent'")
+    return int(count)
+
+
+def _stalled(look: Callable[[], int], *, looks: int = 20, little: int = 100_000) -> int:
+    """What one sees when it has hardly changed for a while: our looking at it changes it too."""
+    seen: list[int] = []
+
+    def still() -> bool:
+        seen.append(look())
+        return len(seen) > looks and seen[-1] - seen[-looks] < little
+
+    wait_until(still, 30)
+    return seen[-1]
 
 
 @pytest.mark.parametrize(("kill", "error"), [("CONNECTION", ConnectError), ("QUERY", SourceError)])

@@ -83,12 +83,17 @@ def _projection(column: Column, rules: Sequence[Rule], quote: Callable[[str], st
 def select(read: Read, chosen: Sequence[Projection]) -> str:
     """What stands behind SELECT. Columns are called c0, c1, …: drivers trip over names like `a` and `A`."""
     selected = ", ".join(f"{projection.sql} AS c{number}" for number, projection in enumerate(chosen))
-    return f"{selected} FROM {read.relation} WHERE (\n{read.where}\n)"
+    return f"{selected} FROM {read.relation} WHERE {read.condition}"
+
+
+def is_query(read: Read) -> bool:
+    """Whether it is a user's SELECT, in brackets, and not a table or a view."""
+    return read.relation.startswith("(")
 
 
 def place(read: Read) -> str:
     """The relation in messages: a table's name, but not all of a user's query."""
-    return "the query" if read.relation.startswith("(") else read.relation
+    return "the query" if is_query(read) else read.relation
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Reading MySQL and MariaDB: connectorx, which is quick, behind a projection that it cannot bend.
 
 What connectorx does with a type was tried out, type by type; only what arrives exactly is selected as it is.
-Its failures are panics, its end is silent, and it reads ahead: see docs/adr/0002-readers.md.
+Its failures are panics, its end is silent, and it reads ahead: see docs/adr/0002-readers.md. What could not
+be cut into chunks is left to the plain reader, which waits for whoever takes its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import quote as percent
 
 import pyarrow as pa
 import pymysql
-from pymysql.constants import CR, FIELD_TYPE
+from pymysql.constants import CR
 
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
@@ -26,10 +27,12 @@ from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.reach.tls import authorities
 from tidegate.sources.contract import Read
+from tidegate.sources.mysql_guard import altered, has_failed
 from tidegate.sources.mysql_session import connect, errors, quote, run
 from tidegate.sources.mysql_types import SPATIAL
 from tidegate.sources.readers import exact
-from tidegate.sources.readers.exact import Rule
+from tidegate.sources.readers.exact import Projection, Rule
+from tidegate.sources.rows import MySQLWire, RowReader
 
 _SESSION = (
     "SET SESSION character_set_client = utf8mb4, character_set_results = utf8mb4, "
@@ -133,6 +136,14 @@ RULES = (
     Rule(frozenset({Kind.BYTES}), None, _plain, exact.octets),
 )
 
+QUERY_RULES = (Rule(frozenset({Kind.DECIMAL}), None, _as_text, exact.decimal), *RULES)
+"""A user's SELECT may get its decimals from anywhere, so they travel as text, which has its point with it."""
+
+
+def _projections(read: Read) -> tuple[Projection, ...]:
+    return exact.projections(read.columns, QUERY_RULES if exact.is_query(read) else RULES, quote)
+
+
 # --- Reading -----------------------------------------------------------------
 
 
@@ -143,65 +154,37 @@ class MySQLReader:
     login: Login
 
     def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        chosen = exact.projections(read.columns, RULES, quote)
+        if read.uncut:
+            return RowReader(MySQLWire(self.login)).read(read, batch_rows=batch_rows)
+        return self._read(read, batch_rows)
+
+    def _read(self, read: Read, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        chosen = _projections(read)
         schema = arrow_schema(read.columns)
-        login = _settled(self.login)
-        stream = _Stream(login, read, exact.select(read, chosen), _rows_at_once(read.columns, batch_rows))
-        _check_definition(login, read)
+        rows = _rows_at_once(read.columns, batch_rows)
+        stream = _Stream(_settled(self.login), read, exact.select(read, chosen), rows)
         with closing(stream.batches()) as batches:
             for raw in batches:
                 yield from exact.exact(raw, chosen, schema, read)
-        _check_definition(login, read)
 
 
 @lru_cache(maxsize=16)
 def _settled(login: Login) -> Login:
     """Whether to encrypt where that is preferred: connectorx would insist on it.
 
-    Found out once for all reads of a process, also because it takes as long as a small chunk does.
+    Found out once for all reads of a process, also because it takes as long as a small chunk does. This is
+    also where an unreachable server or a refused login shows: at once, not after half a minute.
     """
-    if login.tls.mode != "prefer":
-        return login
     with closing(connect(login)) as session, errors(login):
         [(_, cipher)] = run(session, "SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+    if login.tls.mode != "prefer":
+        return login
     return replace(login, tls=replace(login.tls, mode="require" if cipher else "disable"))
 
 
 def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
     large = any(exact.base(column) in _LARGE_TYPES for column in columns)
     return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
-
-
-def _check_definition(login: Login, read: Read) -> None:
-    """Refuse a table that was altered since the read was planned; asked before a read, and after it.
-
-    Two changes would bend values in silence: digits behind the point of a decimal that travels without it,
-    and a wall clock that became an instant. The definition is not held in between: whoever waits to alter the
-    table would wait for us, and our own statement for him.
-
-    This is also where an unreachable server or a refused login shows: at once, not after half a minute.
-    """
-    names = ", ".join(f"{quote(column.name)} AS c{number}" for number, column in enumerate(read.columns))
-    with closing(connect(login)) as session, errors(login, exact.place(read)), session.cursor() as cursor:
-        cursor.execute(f"SELECT {names} FROM {read.relation} LIMIT 0")
-        described: Any = cursor.description  # typed as text throughout, which it is not
-    for column, (_, code, *_, scale, _) in zip(read.columns, described, strict=True):
-        now = _altered(column, code, scale)
-        if now:
-            raise exact.changed(read, column, now)
-
-
-def _altered(column: Column, code: int, scale: int) -> str | None:
-    """What the column has become, if it is no longer what it was declared to be."""
-    if column.type.kind is Kind.DECIMAL:
-        if code not in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
-            return "not a decimal"
-        return f"a decimal with {scale} digits behind the point" if scale != column.type.scale else None
-    if column.type.kind is Kind.TIMESTAMP and code == FIELD_TYPE.TIMESTAMP:
-        return "timestamp"
-    if column.type.kind is Kind.INSTANT and code == FIELD_TYPE.DATETIME:
-        return "datetime"
-    return None
 
 
 @dataclass(frozen=True)
@@ -306,6 +289,8 @@ _SERVER_SAYS = re.compile(r"MySqlError \{ ERROR (\d+) \(\w+\): (.*?) \}", re.DOT
 
 def _in_words(login: Login, read: Read, text: str) -> TidegateError:
     said = _SERVER_SAYS.search(text)
+    if said and has_failed(said[2]):
+        return altered(login, read)
     try:
         with errors(login, exact.place(read)):
             if said:

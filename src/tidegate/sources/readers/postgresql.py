@@ -128,13 +128,13 @@ class PostgreSQLReader:
         chosen = _projections(read.columns)
         schema = arrow_schema(read.columns)
         rows = _rows_at_once(read.columns, batch_rows)
-        with _session(self.login, read) as session:
-            zeros = _Zeros(read, chosen)
-            with closing(session.stream(f"SELECT {exact.select(read, chosen)}", rows)) as batches:
-                for raw in batches:
-                    zeros.see(raw)
-                    yield from exact.exact(raw, chosen, schema, read)
-            zeros.check(session)
+        nan = _NaN(read, chosen)
+        with (
+            _session(self.login, read) as session,
+            closing(session.stream(f"SELECT {nan.flag}{exact.select(read, chosen)}", rows)) as batches,
+        ):
+            for raw in batches:
+                yield from exact.exact(nan.checked(raw, session), chosen, schema, read)
 
 
 def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
@@ -142,45 +142,41 @@ def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
     return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
 
 
-class _Zeros:
-    """Tells zero from NaN, which the scanner reads as zero in a decimal.
-
-    Only where a zero arrived is the server asked, afterwards and in the same snapshot, whether it was one.
-    """
+class _NaN:
+    """Tells NaN from the zero that the scanner makes of it in a decimal, by a flag beside the row."""
 
     def __init__(self, read: Read, chosen: tuple[Projection, ...]) -> None:
         self._read = read
-        self._without = {
-            number
-            for number, projection in enumerate(chosen)
+        self._columns = [
+            projection.column
+            for projection in chosen
             if projection.column.type.kind is Kind.DECIMAL and projection.sql == quote(projection.column.name)
-        }
-        self._with: list[Column] = []
+        ]
+        self._conditions = [f"{quote(column.name)} = 'NaN'" for column in self._columns]
 
-    def see(self, raw: pa.RecordBatch) -> None:
-        for number in list(self._without):
-            column = raw.column(number)
-            if (
-                pa.types.is_decimal(column.type)
-                and pc.any(pc.equal(column, pa.scalar(0, column.type))).as_py()
-            ):
-                self._without.remove(number)
-                self._with.append(self._read.columns[number])
+    @property
+    def flag(self) -> str:
+        return f"{' OR '.join(self._conditions)} AS nan, " if self._columns else ""
 
-    def check(self, session: _Session) -> None:
-        if not self._with:
-            return
-        wrong = [f"{quote(column.name)} = 'NaN'" for column in self._with]
+    def checked(self, raw: pa.RecordBatch, session: _Session) -> pa.RecordBatch:
+        """The batch without its flag, if it was never raised."""
+        if not self._columns:
+            return raw
+        if pc.any(raw.column(0)).as_py():
+            raise self._named(session)
+        return raw.select(range(1, raw.num_columns))
+
+    def _named(self, session: _Session) -> TidegateError:
+        """Which column of which row it is, in the same snapshot."""
         shown = [f"{quote(name)}::text" for name in self._read.positions]
-        selected = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate([*wrong, *shown]))
-        found = session.rows(
+        selected = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate([*self._conditions, *shown]))
+        [row] = session.rows(
             f"SELECT {selected} FROM {self._read.relation} "
-            f"WHERE (\n{self._read.where}\n) AND ({' OR '.join(wrong)}) LIMIT 1"
+            f"WHERE {self._read.condition} AND ({' OR '.join(self._conditions)}) LIMIT 1"
         )
-        for row in found:
-            column = self._with[row.index(True)]
-            named = exact.named_row(zip(self._read.positions, row[len(wrong) :], strict=True))
-            raise exact.lossy(self._read, column, "NaN", named)
+        column = self._columns[row.index(True)]
+        named = exact.named_row(zip(self._read.positions, row[len(self._columns) :], strict=True))
+        return exact.lossy(self._read, column, "NaN", named)
 
 
 @dataclass(frozen=True)
