@@ -170,7 +170,7 @@ def clean(
 
 def _delete(staging: Staging, selection: Selection) -> Iterator[Cleaning]:
     from tidegate.state.process import this_process
-    from tidegate.sync.clock import new_token, now
+    from tidegate.state.clock import new_token, now
     from tidegate.sync.staged import delete
 
     holder = this_process("tidegate staging clean")
@@ -230,7 +230,7 @@ def _wanted(
     states: frozenset[ObjectState],
     older_than: timedelta | None,
 ) -> Wanted:
-    from tidegate.sync.clock import now
+    from tidegate.state.clock import now
     from tidegate.sync.staged import Wanted
 
     names = {pipeline.name for pipeline in chosen_pipelines(invocation, pipelines)} if pipelines else None

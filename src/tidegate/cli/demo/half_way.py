@@ -17,7 +17,7 @@ from typing import Any
 from tidegate.config.project import Project
 from tidegate.spark.session import LazySession
 from tidegate.staging.local import LocalStaging
-from tidegate.sync.clock import new_token, now
+from tidegate.state.clock import new_token, now
 from tidegate.sync.library import open_parts, spark_settings
 from tidegate.sync.pipeline import Request, sync_pipeline
 from tidegate.sync.progress import Silence
