@@ -10,13 +10,20 @@ import tidegate
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(tidegate.__all__) == ["SyncResult", "__version__", "open_store", "sync"]
+    assert sorted(tidegate.__all__) == [
+        "SyncResult",
+        "WatermarkTracker",
+        "__version__",
+        "open_store",
+        "sync",
+    ]
 
 
 def test_every_public_name_can_be_had() -> None:
     assert callable(tidegate.sync)
     assert callable(tidegate.open_store)
     assert isinstance(tidegate.SyncResult, type)
+    assert isinstance(tidegate.WatermarkTracker, type)
     assert tidegate.__version__ == version("tidegate")
 
 

@@ -4,6 +4,7 @@
 
     result = tidegate.sync(project=".", pipeline="shop")
     store = tidegate.open_store("file:///path/to/state")
+    tracker = tidegate.WatermarkTracker(store)
 
 Everything that is public has its name in `__all__`, and is imported when it is first used.
 """
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from tidegate.state.opening import open_store
     from tidegate.sync.library import sync
     from tidegate.sync.result import SyncResult
+    from tidegate.tracker import WatermarkTracker
 
     __version__: str
 
-__all__ = ["SyncResult", "__version__", "open_store", "sync"]
+__all__ = ["SyncResult", "WatermarkTracker", "__version__", "open_store", "sync"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +33,8 @@ def __getattr__(name: str) -> Any:
             return import_module("tidegate.sync")
         case "SyncResult":
             return import_module("tidegate.sync.result").SyncResult
+        case "WatermarkTracker":
+            return import_module("tidegate.tracker").WatermarkTracker
         case "open_store":
             return import_module("tidegate.state.opening").open_store
         case "__version__":

@@ -1,7 +1,8 @@
 """How a watermark may change: pure functions from one committed state to the next.
 
-A mark moves forward only by `advance`, and `advance` takes receipts. It moves backwards only by `move`,
-which takes a reason. Nothing here removes a pending segment except `loaded` and the audited acts.
+A mark moves forward only by `advance`, which takes receipts, and where nothing is staged by `complete`, which
+takes the word of whoever did the work. It moves backwards only by `move`, which takes a reason. Nothing here
+removes a pending segment except `loaded` and the audited acts.
 """
 
 from __future__ import annotations
@@ -44,16 +45,23 @@ def plan(
     window: Window,
     now: datetime,
     cursor: tuple[str, ...],
-    schema: tuple[str, Any],
+    schema: tuple[str, Any] | None = None,
     lookback: bool = False,
 ) -> Step:
     """Freeze a window.
 
+    A window that is worked on elsewhere begins at the mark, so that nothing is left out; if the last attempt
+    at it failed, that attempt gives way.
+
     Run numbers follow the clock, so that of two runs into the same table the later one has the larger
     number, even across streams and after state was lost; they never go back within a stream.
     """
-    if mark.open_run is not None:
+    if mark.open_run is not None and not _gives_way(mark.open_run, kind):
         raise InvariantBroken(f"run {mark.open_run.id} has not finished its window", where=str(mark.stream))
+    if kind is RunKind.DIRECT and mark.extracted.position not in (None, window.low):
+        raise InvariantBroken(
+            f"{window} does not begin at the mark, {mark.extracted.position}", where=str(mark.stream)
+        )
     number = max(mark.runs + 1, int(now.timestamp() * 1000))
     run = Run(
         id=run_id,
@@ -78,7 +86,13 @@ def _lower(began: Position | None, low: Position | None) -> Position | None:
     return low if low.precedes(began) else began
 
 
-def _with_schema(mark: Watermark, schema: tuple[str, Any]) -> Watermark:
+def _gives_way(run: Run, kind: RunKind) -> bool:
+    return run.kind is kind is RunKind.DIRECT and run.state is RunState.FAILED
+
+
+def _with_schema(mark: Watermark, schema: tuple[str, Any] | None) -> Watermark:
+    if schema is None:
+        return mark
     needed = {segment.schema for segment in mark.pending}
     kept = tuple(item for item in mark.schemas if item[0] in needed and item[0] != schema[0])
     return replace(mark, schemas=(*kept, schema), schema=schema[0])
@@ -116,7 +130,12 @@ def begin_round(mark: Watermark, window: Window, cuts: Sequence[Position], now: 
         )
     done = run.chunks_done + (run.round.done if run.round else 0)
     started = replace(
-        run, state=RunState.RUNNING, round=Round(window, tuple(cuts)), chunks_done=done, error=None
+        run,
+        state=RunState.RUNNING,
+        round=Round(window, tuple(cuts)),
+        chunks_done=done,
+        finished_at=None,
+        error=None,
     )
     return replace(mark, run=started, updated_at=now)
 
@@ -126,7 +145,7 @@ def resume(mark: Watermark, schema: tuple[str, Any], now: datetime) -> Watermark
 
     The source's schema may have changed meanwhile; segments of either may become pending.
     """
-    run = replace(mark.current_run, state=RunState.RUNNING, error=None)
+    run = replace(mark.current_run, state=RunState.RUNNING, finished_at=None, error=None)
     schemas = tuple({**dict(mark.schemas), schema[0]: schema[1]}.items())
     return replace(mark, run=run, schemas=schemas, schema=schema[0], last_error=None, updated_at=now)
 
@@ -231,9 +250,63 @@ def remember(mark: Watermark, candidates: tuple[Candidate, ...], now: datetime) 
 def fail(mark: Watermark, error: str, now: datetime) -> Step:
     """Record what went wrong. The window, its progress and all pending segments stay."""
     run = mark.open_run
-    failed = replace(run, state=RunState.FAILED, error=error) if run else mark.run
-    event = Event("failed", now, run.id if run else None, {"error": error})
+    failed = replace(run, state=RunState.FAILED, finished_at=now, error=error) if run else mark.run
+    data = {"run": run.number, "error": error} if run else {"error": error}
+    event = Event("failed", now, run.id if run else None, data)
     return replace(mark, run=failed, last_error=error, updated_at=now), (event,)
+
+
+# --- Windows that are worked on elsewhere --------------------------------------
+
+
+def start(mark: Watermark, *, run_id: str, now: datetime) -> Step:
+    """Somebody begins to work on the window, under this name. One that was left by another is unchanged."""
+    run = _direct(mark)
+    data: dict[str, Any] = {"run": run.number, "window": run.window.to_json()}
+    if run.id != run_id:
+        data["left_by"] = run.id
+    started = replace(run, id=run_id, state=RunState.RUNNING, started_at=now, finished_at=None, error=None)
+    return replace(mark, run=started, updated_at=now), (Event("started", now, run_id, data),)
+
+
+def retry(mark: Watermark, now: datetime) -> Step:
+    """The same window again, after a failure. What went wrong is kept until it has gone well."""
+    run = _direct(mark)
+    again = replace(run, state=RunState.PLANNED)
+    event = Event("retried", now, run.id, {"run": run.number, "window": run.window.to_json()})
+    return replace(mark, run=again, updated_at=now), (event,)
+
+
+def complete(mark: Watermark, *, rows: int, now: datetime) -> Step:
+    """The window was worked on to its end. Nothing lies between the two marks, so both move at once."""
+    run = _direct(mark)
+    high = run.window.high
+    done = replace(run, state=RunState.SUCCEEDED, progress=high, rows=rows, finished_at=now, error=None)
+    total = mark.extracted.rows_total + rows
+    moved = replace(
+        mark,
+        run=done,
+        extracted=Extracted(position=high, rows_total=total, rows_last_run=rows, at=now),
+        loaded=Loaded(position=high, rows_total=total, at=now),
+        last_error=None,
+        updated_at=now,
+    )
+    data = {"run": run.number, "rows": rows, "window": run.window.to_json()}
+    return moved, (Event("completed", now, run.id, data),)
+
+
+def skip(mark: Watermark, *, reason: str | None, now: datetime) -> Step:
+    """Leave the window to a later run: the mark stays where it is."""
+    run = _direct(mark)
+    event = Event("skipped", now, run.id, {"run": run.number, "reason": reason})
+    return replace(mark, run=_given_up(run, now), updated_at=now), (event,)
+
+
+def _direct(mark: Watermark) -> Run:
+    run = mark.current_run
+    if run.kind is not RunKind.DIRECT:
+        raise InvariantBroken(f"run {run.id} stages what it reads", where=str(mark.stream))
+    return run
 
 
 def loaded(mark: Watermark, keys: Collection[str], now: datetime) -> Step:

@@ -49,6 +49,8 @@ class RunKind(StrEnum):
     """Chunks become visible to the target as they are proved."""
     SNAPSHOT = "snapshot"
     """All or nothing: segments become visible together, or never."""
+    DIRECT = "direct"
+    """Nothing is staged: whoever asked for the window does the work, and says how it ended."""
 
 
 @dataclass(frozen=True, slots=True)

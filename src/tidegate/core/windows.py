@@ -83,6 +83,12 @@ def tiles(window: Window, parts: Iterable[Window]) -> bool:
     return count > 0 and edge == window.high
 
 
+def within(column: Any, low: Any, high: Any) -> Any:
+    """The condition that a column, in any library that overloads the operators, lies in a window's range."""
+    condition = column <= high
+    return condition if low is None else (column > low) & condition
+
+
 def subtract(window: Window, covered: Iterable[Window]) -> list[Window]:
     """The parts of an ordered window that no covered window reaches, in order."""
     rest = [window]
