@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.state.writers import write_for_ever
 from tidegate.core.errors import DamagedRecord, LeaseLost, OutcomeUnknown, StateError, UsageError
 from tidegate.core.watermark import StreamId
-from tidegate.state import local
+from tidegate.state import local, locks
 from tidegate.state.local import LocalStore
 from tidegate.state.names import stem_of
 from tidegate.testing.stores import NOW, ODD_NAMES, STREAM, TTL, event, mark, process_context, take
@@ -144,7 +144,7 @@ def test_a_lock_that_is_never_let_go_is_an_error_and_no_wait_for_ever(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, 1)
-    monkeypatch.setattr(local, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "_LOCK_SECONDS", 0.1)
     with (tmp_path / "locks" / "shop~orders.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(StateError, match="locked the record"):

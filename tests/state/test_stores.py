@@ -15,6 +15,8 @@ from tests.servers import S3Server, Server
 from tidegate.config.models import S3State
 from tidegate.core.watermark import StreamId
 from tidegate.s3 import S3Place
+from tidegate.state.delta import WATERMARKS, DeltaStore, record_schema, stream_key
+from tidegate.state.delta_log import DeltaLog
 from tidegate.state.local import LocalStore
 from tidegate.state.s3 import S3Store
 from tidegate.state.sql import SqlStore
@@ -57,6 +59,30 @@ class TestSqlite(StoreContract):
         def damage(stream: StreamId) -> None:
             with closing(sqlite3.connect(quick_folder / "state.db", isolation_level=None)) as connection:
                 connection.execute(SPOIL.format("?"), (stream.pipeline, stream.name))
+
+        return damage
+
+
+class TestDelta(StoreContract):
+    @pytest.fixture
+    def opener(self, quick_folder: Path) -> Opener:
+        return partial(DeltaStore, quick_folder / "lake")
+
+    @pytest.fixture
+    def damage(self, quick_folder: Path) -> Damage:
+        def damage(stream: StreamId) -> None:
+            row = {
+                "pipeline_name": stream.pipeline,
+                "table_name": stream.name,
+                "watermark_id": 1,
+                "version": 1,
+            }
+            key = stream_key(stream)
+            log = DeltaLog(f"{quick_folder}/lake/{WATERMARKS}", record_schema(), {})
+            log.refresh()
+            log.commit(
+                [{**row, "stream_key": key, "document": "no document"}], instead_of=f"stream_key = '{key}'"
+            )
 
         return damage
 

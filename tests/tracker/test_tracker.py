@@ -44,7 +44,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["file", "sqlite"])
+@pytest.fixture(params=["file", "sqlite", "delta"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}://{tmp_path}/state"
 

@@ -51,13 +51,16 @@ def is_versions(mark: Watermark) -> bool:
     return mark.cursor == VERSION_CURSOR
 
 
+def run_status(mark: Watermark) -> str:
+    """What the outside calls the state of the stream's last run."""
+    return (_VERSION_STATUS if is_versions(mark) else _STATUS)[mark.run.state if mark.run else None]
+
+
 def status_of(mark: Watermark) -> str:
     """What the outside calls the state of a stream's record."""
-    state = mark.run.state if mark.run else None
-    if is_versions(mark):
-        return _VERSION_STATUS[state]
-    # A window that went well is over, and the next record is open for a run to come.
-    return _STATUS[None if state is RunState.SUCCEEDED else state]
+    if mark.run is not None and mark.run.state is RunState.SUCCEEDED and not is_versions(mark):
+        return _STATUS[None]  # that window is over, and the next record is open for a run to come
+    return run_status(mark)
 
 
 _STATUS = {

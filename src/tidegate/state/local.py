@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -36,14 +34,12 @@ from tidegate.core.shape import demand_shape
 from tidegate.core.watermark import Event, StreamId, Watermark
 from tidegate.state import process
 from tidegate.state.contract import Damaged, Listing, Stored
+from tidegate.state.locks import locked
 from tidegate.state.names import pipeline_of, stem_of
 from tidegate.state.rules import KnownDead, demand_lease, demand_name, demand_turn, grant
 from tidegate.state.sealed import damaged, opened, seal, unseal
 
 FORMAT = 1
-
-_LOCK_SECONDS = 30.0
-_POLL_SECONDS = 0.002
 
 
 class LocalStore:
@@ -267,7 +263,7 @@ class LocalStore:
         with _on_disk(self._path):
             for folder in ("watermarks", "history", "leases", "locks"):
                 _make_folder(self._path / folder)
-            with _lock(self._path / "locks" / f"{stem_of(stream)}.lock"):
+            with locked(self._path / "locks" / f"{stem_of(stream)}.lock"):
                 yield
 
 
@@ -366,40 +362,6 @@ def _hint(error: OSError) -> str | None:
             return "the path of the state must be a folder"
         case _:
             return None
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Keep everybody else out, threads of this process included; a dead process lets go by itself."""
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while (descriptor := _try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise StateError(
-                f"another process has locked the record for {_LOCK_SECONDS:g} s",
-                where=str(path),
-                hint="a process that was stopped in mid-write, perhaps: end it or let it go on",
-            )
-        time.sleep(_POLL_SECONDS)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Somebody may have removed the file meanwhile: a lock on what has no name keeps nobody out.
-        if os.path.samestat(os.fstat(descriptor), path.stat()):
-            return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
 
 
 def _written_beside(file: Path, text: str, *, sync: Callable[[int], None] | None) -> Path:

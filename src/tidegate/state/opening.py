@@ -58,7 +58,7 @@ def _of(config: StateConfig) -> Store:
 
             return S3Store(S3Place.of(config))
         case "delta":
-            return _at("delta:")
+            return _at(f"delta://{quote(config.path)}")
 
 
 def _server(config: SqlState) -> Store:
@@ -93,10 +93,18 @@ def _s3(url: str) -> Store:
     return S3Store(S3Place.at(url))
 
 
+def _delta(url: str) -> Store:
+    from tidegate.state.databases import path_of
+    from tidegate.state.delta import DeltaStore
+
+    return DeltaStore(path_of(url))
+
+
 _STORES: dict[str, Callable[[str], Store]] = {
     "file": _local,
     "sqlite": _sql,
     "postgresql": _sql,
     "mysql": _sql,
     "s3": _s3,
+    "delta": _delta,
 }

@@ -1,0 +1,210 @@
+"""A Delta table whose every commit is made on its newest version, or not at all.
+
+delta-rs would rebase a commit that others have overtaken, where the rows do not touch. Here it must not: what
+was read is what the next version is made from, so each commit is a compare-and-set of the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from tidegate.core.errors import ConnectError, OutcomeUnknown, StateError, TidegateError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+LOG_VERSION = "log_version"
+"""A column of every table: the version of the log in which the row was written."""
+
+_MANY_FILES = 48
+"""Every commit adds small files; reading stays quick as long as there are few."""
+_LARGE_BYTES = 8 * 1024 * 1024
+"""A file of this size is not written again: the cost of tidying does not grow with the past."""
+_KEPT_HOURS = 24 * 7
+"""How long replaced files stay, for readers that have begun with them."""
+_CONFIGURATION: dict[str, str | None] = {
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.dataSkippingStatsColumns": "watermark_id,stream_key,seq,log_version",
+}
+
+
+class Overtaken(Exception):
+    """Somebody else made the next version first: nothing was written."""
+
+
+class DeltaLog:
+    def __init__(self, place: str, schema: pa.Schema, options: Mapping[str, str]) -> None:
+        self.place = place
+        self._schema = schema
+        self._options = dict(options)
+        self._table: DeltaTable | None = None
+
+    def refresh(self) -> DeltaTable | None:
+        """The newest version; None as long as there is no table."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self._said():
+            if self._table is None:
+                try:
+                    self._table = DeltaTable(self.place, storage_options=self._options)
+                except TableNotFoundError:
+                    return None
+            else:
+                self._table.update_incremental()
+            return self._table
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """What a SELECT from `log` finds in the version that was last refreshed."""
+        if self._table is None:
+            return []
+        import pyarrow as pa
+        from deltalake import QueryBuilder
+
+        with self._said():
+            found = QueryBuilder().register("log", self._table).execute(query).read_all()
+        rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+        return rows
+
+    def largest(self, column: str) -> int:
+        """The largest value that a column has, as the log itself knows."""
+        return max((file.get(f"max.{column}") or 0 for file in self._files()), default=0)
+
+    def transaction(self, application: str) -> int:
+        """The last version that an application has recorded in this table."""
+        if self._table is None:
+            return 0
+        return self._table.transaction_version(application) or 0
+
+    def commit(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        instead_of: str | None = None,
+        transactions: Mapping[str, int] | None = None,
+    ) -> DeltaTable:
+        """Add rows, in the place of those that a condition finds, as the version after the refreshed one."""
+        import pyarrow as pa
+
+        table = self._table or self._created()
+        version = table.version() + 1
+        data = [{**row, LOG_VERSION: version} for row in rows]
+        self._write(pa.Table.from_pylist(data, schema=self._schema), instead_of, transactions or {})
+        return table
+
+    def tidy(self) -> None:
+        """Put many small files together, now and then. Whoever gets in the way leaves it to the next.
+
+        The rows are written again by a commit like any other. What delta-rs offers for it is not used: of two
+        that do so at the same time both succeed, and every row is there twice.
+        """
+        table = self.refresh()
+        if table is None:
+            return
+        files = [file for file in self._files() if file["size_bytes"] < _LARGE_BYTES]
+        fewest = len({file["partition.pipeline_name"] for file in files})
+        if len(files) <= fewest + _MANY_FILES:
+            return
+        first = min((file[f"min.{LOG_VERSION}"] or 0 for file in files), default=0)
+        settled = [file[f"max.{LOG_VERSION}"] or 0 for file in self._files() if file not in files]
+        young = f"{LOG_VERSION} >= {max([first, *(version + 1 for version in settled)])}"
+        with suppress(Overtaken):
+            self._write(self._selected(f"SELECT * FROM log WHERE {young}"), young, {})
+            table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False)
+
+    def _write(self, data: pa.Table, instead_of: str | None, transactions: Mapping[str, int]) -> None:
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        assert self._table is not None
+        properties = CommitProperties(
+            max_commit_retries=0,
+            app_transactions=[Transaction(name, version) for name, version in transactions.items()],
+        )
+        with self._said(writing=True):
+            try:
+                if instead_of is None:
+                    write_deltalake(self._table, data, mode="append", commit_properties=properties)
+                else:
+                    write_deltalake(
+                        self._table,
+                        data,
+                        mode="overwrite",
+                        predicate=instead_of,
+                        commit_properties=properties,
+                    )
+            except CommitFailedError as error:
+                self._table = None
+                raise Overtaken from error
+
+    def _selected(self, query: str) -> pa.Table:
+        import pyarrow as pa
+        from deltalake import QueryBuilder
+
+        assert self._table is not None
+        with self._said():
+            found = pa.table(QueryBuilder().register("log", self._table).execute(query).read_all())
+        return found.select(self._schema.names).cast(self._schema)
+
+    def _files(self) -> list[dict[str, Any]]:
+        """The files of the refreshed version, with what the log knows of them."""
+        import pyarrow as pa
+
+        if self._table is None:
+            return []
+        files: list[dict[str, Any]] = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return files
+
+    def _created(self) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        with self._said(writing=True):
+            try:
+                self._table = DeltaTable.create(
+                    self.place,
+                    schema=self._schema,
+                    mode="error",
+                    partition_by=["pipeline_name"],
+                    configuration=_CONFIGURATION,
+                    storage_options=self._options,
+                )
+            except DeltaError as error:
+                if self.refresh() is not None:
+                    raise Overtaken from error  # somebody else created it at the same moment
+                raise
+        return self._table
+
+    @contextmanager
+    def _said(self, *, writing: bool = False) -> Iterator[None]:
+        """Say in words what delta-rs met."""
+        try:
+            from deltalake.exceptions import DeltaError
+        except ImportError as error:
+            raise UsageError(
+                "the package for Delta tables is not installed", hint="pip install 'tidegate[delta]'"
+            ) from error
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            self._table = None
+            raise _in_words(error, self.place, writing=writing) from error
+
+
+def _in_words(error: Exception, place: str, *, writing: bool) -> TidegateError:
+    text = " ".join(str(error).split())[:300]
+    if any(sign in text for sign in ("Permission denied", "Read-only file system", "AccessDenied", "403")):
+        hint = "the tables must be writable for the user who runs this"
+        return StateError(f"the state may not be read or written: {text}", where=place, hint=hint)
+    if "No space left" in text:
+        hint = "make room; what was committed before is intact, so run it again afterwards"
+        return StateError(f"the state cannot be written: {text}", where=place, hint=hint)
+    if writing:
+        return OutcomeUnknown(f"it is not known whether the state was written: {text}", where=place)
+    if "error sending request" in text or "timed out" in text:
+        return ConnectError(f"the state cannot be reached: {text}", where=place)
+    return StateError(f"the state cannot be read: {text}", where=place)
