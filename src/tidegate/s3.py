@@ -163,6 +163,23 @@ def _plain(value: Any) -> Any:
     return value.get_secret_value() if hasattr(value, "get_secret_value") else value
 
 
+def storage_options(place: S3Place) -> dict[str, str]:
+    """The place in the words of delta-rs. It finds keys in the environment, or where the machine has them."""
+    said = {
+        "AWS_REGION": place.region,
+        "AWS_ENDPOINT_URL": place.endpoint_url,
+        "AWS_ALLOW_HTTP": "true" if (place.endpoint_url or "").startswith("http://") else None,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": None if place.path_style is None else str(not place.path_style),
+        "AWS_PROFILE": place.profile,
+        "AWS_ACCESS_KEY_ID": place.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": place.secret_access_key,
+        "AWS_SESSION_TOKEN": place.session_token,
+        # The next version is created only if it is not there: that is what makes a commit a commit.
+        "AWS_CONDITIONAL_PUT": "etag",
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
 def _switch(text: str | None) -> bool | None:
     if text is None:
         return None

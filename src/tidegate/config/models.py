@@ -384,9 +384,6 @@ class DeltaState(Model):
     type: Literal["delta"] = "delta"
     path: Place
 
-    def unavailable(self) -> str | None:
-        return "state of type `delta` is not available yet"
-
 
 class SparkOptions(Model):
     master: Text = "local[*]"

@@ -46,7 +46,7 @@ from tidegate.state.delta_log import LOG_VERSION, DeltaLog, Overtaken
 from tidegate.state.local import LocalStore
 from tidegate.state.locks import locked
 from tidegate.state.rules import KnownDead, demand_name, demand_turn
-from tidegate.state.sealed import damaged, said, seal, unseal
+from tidegate.state.sealed import damaged, opened, seal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -234,12 +234,13 @@ class DeltaStore:
             for change in changes:
                 change.fail(error)
             return
-        with suppress(TidegateError, Overtaken):  # the next writer appends what is missing
+        # It has landed. What is missing in the history or left untidy is the next writer's to do.
+        with suppress(TidegateError, Overtaken):
             self._append(
                 [change.document for change in changes if change.document and change.document.outbox]
             )
-        self._records.tidy()
-        self._events.tidy()
+            self._records.tidy()
+            self._events.tidy()
 
     def _undisturbed(self, work: Callable[[], T]) -> T:
         """Do the work on the newest version, again and again until nobody got in the way."""
@@ -397,12 +398,7 @@ class _Row:
     document: str | None
 
     def understood(self, where: str) -> _Document:
-        try:
-            document = _Document.from_json(unseal(self.document or "", where))
-        except DamagedRecord as error:
-            raise DamagedRecord(error.message, where=where, hint=error.hint) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(said(error), where) from error
+        document = opened(self.document or "", where, _Document.from_json)
         if stream_key(document.stream) != self.stream_key:
             raise damaged(f"it is the record of {document.stream}", where)
         return document

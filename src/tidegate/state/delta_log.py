@@ -7,7 +7,7 @@ was read is what the next version is made from, so each commit is a compare-and-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidegate.core.errors import ConnectError, OutcomeUnknown, StateError, TidegateError, UsageError
@@ -97,7 +97,7 @@ class DeltaLog:
         return table
 
     def tidy(self) -> None:
-        """Put many small files together, now and then. Whoever gets in the way leaves it to the next.
+        """Put many small files together, now and then. Whoever is overtaken leaves it to the next.
 
         The rows are written again by a commit like any other. What delta-rs offers for it is not used: of two
         that do so at the same time both succeed, and every row is there twice.
@@ -112,8 +112,8 @@ class DeltaLog:
         first = min((file[f"min.{LOG_VERSION}"] or 0 for file in files), default=0)
         settled = [file[f"max.{LOG_VERSION}"] or 0 for file in self._files() if file not in files]
         young = f"{LOG_VERSION} >= {max([first, *(version + 1 for version in settled)])}"
-        with suppress(Overtaken):
-            self._write(self._selected(f"SELECT * FROM log WHERE {young}"), young, {})
+        self._write(self._selected(f"SELECT * FROM log WHERE {young}"), young, {})
+        with self._said():
             table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False)
 
     def _write(self, data: pa.Table, instead_of: str | None, transactions: Mapping[str, int]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tidegate.core.errors import ConfigError
-from tidegate.s3 import S3Place
+from tidegate.s3 import S3Place, storage_options
 from tidegate.state.contract import Store
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ def _of(config: StateConfig) -> Store:
 
             return S3Store(S3Place.of(config))
         case "delta":
-            return _at(f"delta://{quote(config.path)}")
+            if "://" in config.path:
+                return _at(f"delta+{config.path}")
+            return _at(f"delta://{quote(str(Path(config.path).absolute()))}")
 
 
 def _server(config: SqlState) -> Store:
@@ -100,6 +104,15 @@ def _delta(url: str) -> Store:
     return DeltaStore(path_of(url))
 
 
+def _delta_on_s3(url: str) -> Store:
+    from tidegate.state.delta import DeltaStore
+    from tidegate.state.s3 import S3Store
+
+    place = S3Place.at(url.removeprefix("delta+"))
+    leases = S3Store(replace(place, prefix=place.key("_leases")))
+    return DeltaStore(str(place).rstrip("/"), leases=leases, options=storage_options(place))
+
+
 _STORES: dict[str, Callable[[str], Store]] = {
     "file": _local,
     "sqlite": _sql,
@@ -107,4 +120,5 @@ _STORES: dict[str, Callable[[str], Store]] = {
     "mysql": _sql,
     "s3": _s3,
     "delta": _delta,
+    "delta+s3": _delta_on_s3,
 }
