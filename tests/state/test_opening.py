@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tidegate.config.models import LocalState, S3State, SqlState
+from tidegate.config.models import DeltaState, LocalState, S3State, SqlState
 from tidegate.core.errors import ConfigError
 from tidegate.state.local import LocalStore
 from tidegate.state.opening import open_store
@@ -44,11 +44,11 @@ def test_configurations_are_opened(tmp_path: Path) -> None:
         assert store.read(STREAM).version == 0
 
 
-@pytest.mark.parametrize("url", ["delta:///path", "oracle://x/y", "state", ""])
+@pytest.mark.parametrize("url", ["oracle://x/y", "state", ""])
 def test_what_is_not_supported_is_refused_with_what_is(url: str) -> None:
     with pytest.raises(ConfigError) as raised:
         open_store(url)
-    for supported in ("file://", "sqlite://", "postgresql://", "mysql://", "s3://"):
+    for supported in ("file://", "sqlite://", "postgresql://", "mysql://", "s3://", "delta://"):
         assert supported in str(raised.value)
 
 
@@ -82,3 +82,11 @@ def test_a_missing_driver_is_an_error_that_says_how_to_install_it(
     with pytest.raises(ConfigError) as raised:
         open_store(url)
     assert f"pip install '{extra}'" in str(raised.value)
+
+
+def test_delta_tables_are_opened_by_their_url_or_their_configuration(tmp_path: Path) -> None:
+    assert repr(open_store(f"delta://{tmp_path}")) == f"DeltaStore('{tmp_path}')"
+    assert repr(open_store(DeltaState(path=str(tmp_path)))) == f"DeltaStore('{tmp_path}')"
+    on_s3 = "s3://tide/prod?region=eu-west-1"
+    for place in (f"delta+{on_s3}", DeltaState(path=on_s3)):
+        assert repr(open_store(place)) == "DeltaStore('s3://tide/prod')"

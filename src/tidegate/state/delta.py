@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -270,38 +271,46 @@ class DeltaStore:
             yield
 
     def _attempt(self, changes: list[_Change]) -> None:
-        for change in changes:
-            change.document = None
         rows = self._current()
-        documents = {
-            key: row.understood(self._where(change.stream))
-            for change in changes
-            if (row := rows.get(key := stream_key(change.stream))) and change.sound(row, self._where)
-        }
+        documents = self._documents(changes, rows)
         self._append([document for document in documents.values() if document.outbox])
         written: list[_Written] = []
         ids = _Ids(self._records.largest("watermark_id"))
         for change in changes:
-            if change.version.done():
-                continue
             key = stream_key(change.stream)
             before = documents.get(key) or self._fresh(change.stream)
-            try:
-                demand_turn(
-                    before.stored(self._leases.read(change.stream).lease), change.expected, change.lease
-                )
-            except TidegateError as error:
-                change.fail(error)
-                continue
-            document = before.followed_by(change)
+            change.document = before if before.token == change.token else None
+            if change.document or change.version.done() or not self._has_turn(change, before):
+                continue  # it landed before, and only the answer was lost; or it may not be written
+            change.document = documents[key] = before.followed_by(change)
             number = rows[key].watermark_id if key in rows else None
-            written.append(_Written(key, before.version, _record_rows(before, document, number, ids)))
-            change.document = documents[key] = document
+            written.append(_Written(key, before.version, _record_rows(before, change.document, number, ids)))
         if written:
             self._replace(written)
         for change in changes:
             if change.document is not None:
                 change.version.set_result(change.document.version)
+
+    def _documents(self, changes: Sequence[_Change], rows: Mapping[str, _Row]) -> dict[str, _Document]:
+        """What there is of the streams that are to be written. A damaged record fails its change alone."""
+        found = {}
+        for change in changes:
+            row = rows.get(stream_key(change.stream))
+            try:
+                if row is not None:
+                    found[row.stream_key] = row.understood(self._where(change.stream))
+            except DamagedRecord as error:
+                change.fail(error)
+        return found
+
+    def _has_turn(self, change: _Change, before: _Document) -> bool:
+        try:
+            held = self._leases.read(change.stream).lease
+            demand_turn(before.stored(held), change.expected, change.lease)
+        except TidegateError as error:
+            change.fail(error)
+            return False
+        return True
 
     def _replace(self, written: Sequence[_Written]) -> None:
         """This commit moves the marks, or does nothing."""
@@ -337,6 +346,8 @@ class _Change:
         self.expected = expected
         self.lease = lease
         self.events = events
+        self.token = secrets.token_hex(8)
+        """Tells its own document from another's, when the answer to a commit was lost."""
         self.version: Future[int] = Future()
         self.document: _Document | None = None
         """What it becomes, once it is known that it may be written."""
@@ -344,14 +355,6 @@ class _Change:
     def fail(self, error: Exception) -> None:
         if not self.version.done():
             self.version.set_exception(_copy(error))
-
-    def sound(self, row: _Row, where: Callable[[StreamId], str]) -> bool:
-        try:
-            row.understood(where(self.stream))
-        except DamagedRecord as error:
-            self.fail(error)
-            return False
-        return True
 
 
 def _copy(error: Exception) -> Exception:
@@ -415,6 +418,8 @@ class _Document:
     watermark: Watermark | None = None
     outbox: tuple[dict[str, Any], ...] = ()
     """Events of the last write, which come next in the history."""
+    token: str = ""
+    """Of the change that made it."""
 
     @property
     def key(self) -> str:
@@ -430,6 +435,7 @@ class _Document:
             seq=self.seq + len(change.events),
             watermark=change.watermark,
             outbox=tuple(event.to_json() for event in change.events),
+            token=change.token,
         )
 
     def event_rows(self) -> list[dict[str, Any]]:
@@ -461,6 +467,7 @@ class _Document:
             "version": self.version,
             "seq": self.seq,
             "outbox": list(self.outbox),
+            "token": self.token,
             "watermark": watermarks.to_json(self.watermark) if self.watermark else None,
         }
 
@@ -474,6 +481,7 @@ class _Document:
             seq=data["seq"],
             watermark=None if data["watermark"] is None else watermarks.from_json(data["watermark"]),
             outbox=tuple(data["outbox"]),
+            token=data["token"],
         )
         demand_shape(replace(document, watermark=None), cls)  # the watermark has been checked
         return document
