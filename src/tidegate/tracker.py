@@ -26,13 +26,13 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from tidegate import clock as clocks
 from tidegate.core import transitions
 from tidegate.core.errors import LeaseHeld, StateError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.records import TIME_CURSOR, TRACKED, Record, closed, current
 from tidegate.core.watermark import Event, RunKind, RunState, StreamId, Watermark
 from tidegate.core.windows import Window, within
+from tidegate.state import clock as clocks
 from tidegate.state.contract import Store
 from tidegate.state.hold import TTL, HeldStream, hold
 from tidegate.state.opening import open_store

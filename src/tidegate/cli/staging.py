@@ -169,8 +169,8 @@ def clean(
 
 
 def _delete(staging: Staging, selection: Selection) -> Iterator[Cleaning]:
-    from tidegate.state.process import this_process
     from tidegate.state.clock import new_token, now
+    from tidegate.state.process import this_process
     from tidegate.sync.staged import delete
 
     holder = this_process("tidegate staging clean")

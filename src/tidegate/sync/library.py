@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidegate.state.clock import new_token, now
 from tidegate.config.connections import Connections
 from tidegate.config.models import Model, SourceConnection, StagingArea, TargetConnection
 from tidegate.config.pipelines import Pipeline

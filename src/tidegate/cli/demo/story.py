@@ -19,7 +19,6 @@ from tidegate.cli.invocation import Invocation
 from tidegate.cli.results import show_results
 from tidegate.cli.signals import stopping
 from tidegate.cli.watching import AnnouncedSession, Watched
-from tidegate.state.clock import new_token, now
 from tidegate.config.project import Project
 from tidegate.config.scaffold import write_project
 from tidegate.core.errors import SourceError, UsageError, VerificationFailed
