@@ -112,7 +112,7 @@ def accept(
 
     A sync stops at such a change, since rows that it has read before may not be the same any more.
     """
-    from tidegate.sync.clock import new_token, now
+    from tidegate.state.clock import new_token, now
 
     invocation = invocation_of(ctx)
     item = one_table(invocation, pipelines, tables)
