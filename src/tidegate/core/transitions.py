@@ -75,7 +75,9 @@ def plan(
     )
     began = window.low if mark.extracted.position is None else _lower(mark.began, window.low)
     planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
-    data = {"run": number, "window": window.to_json(), "run_kind": kind.value, "schema": schema[0]}
+    data = {"run": number, "window": window.to_json(), "run_kind": kind.value}
+    if schema is not None:
+        data["schema"] = schema[0]
     return _with_schema(planned, schema), (Event("planned", now, run_id, data),)
 
 
