@@ -37,12 +37,19 @@ def watching(client: Any, about_to_send: Callable[[str], None] = lambda _: None)
 
 @contextmanager
 def losing_answer(
-    proxied: Proxied, client: Any, number: int, *, times: int = 1, heard: bool = True
+    proxied: Proxied,
+    client: Any,
+    number: int,
+    *,
+    times: int = 1,
+    heard: bool = True,
+    after: int = ENOUGH_TO_LOSE,
 ) -> Iterator[Requests]:
     """Lose the answer to the client's request of this number, counted from 1, and to the ones after it.
 
-    With `heard`, the server does what it is asked; without, it never hears all of the request. The proxy
-    is told when botocore is about to send, so what it sends afterwards finds the line mended.
+    With `heard`, the server does what it is asked; without, it never hears all of the request. The line is
+    cut `after` so many bytes: in the first lines, if nothing else is said. The proxy is told when botocore
+    is about to send, so what it sends afterwards finds the line mended.
     """
     stream: Stream = "downstream" if heard else "upstream"
     toxics: list[str] = []
@@ -55,7 +62,7 @@ def losing_answer(
         mend()
         if number <= len(requests.sent) < number + times:
             requests.broken.append(request)
-            toxics.append(proxied.add_toxic("limit_data", stream, bytes=ENOUGH_TO_LOSE))
+            toxics.append(proxied.add_toxic("limit_data", stream, bytes=after))
 
     with watching(client, about_to_send) as requests:
         try:

@@ -353,9 +353,6 @@ class LocalStaging(Model):
 class S3Staging(Bucket):
     type: Literal["s3"] = "s3"
 
-    def unavailable(self) -> str | None:
-        return "staging of type `s3` is not available yet"
-
 
 class LocalState(Model):
     type: Literal["local"] = "local"

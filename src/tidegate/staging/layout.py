@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.config.settings import Layout
+from tidegate.core.errors import StagingError
 from tidegate.core.watermark import StreamId
 
 RECEIPTS = "_receipts"
@@ -83,6 +84,11 @@ def run_of(key: str) -> str | None:
 def is_marker(key: str) -> bool:
     beside = _BESIDE.search(key)
     return beside is not None and beside["marker"] is not None
+
+
+def demand_key(key: str) -> None:
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise StagingError("a staging key is a relative path without `..`", where=key)
 
 
 def safe_name(name: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tidegate.core.errors import StagingError
 from tidegate.staging.contract import StagedObject, Unfinished
+from tidegate.staging.layout import demand_key
 
 _UNFINISHED = re.compile(r"\.unfinished-(?P<id>[0-9a-f]+)-(?P<name>.+)~")
 """It says what is being written, so that leftovers of dead runs can be told, and ends like no data file."""
@@ -177,10 +178,8 @@ class LocalStaging:
         return self._path(key).as_uri() if key else self.root.absolute().as_uri()
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if key.startswith("/") or any(part in ("", ".", "..") for part in parts):
-            raise StagingError("a staging key is a relative path without `..`", where=key)
-        return self.root.joinpath(*parts)
+        demand_key(key)
+        return self.root.joinpath(*key.split("/"))
 
     def _prune(self, folder: Path) -> None:
         while folder != self.root and self.root in folder.parents:

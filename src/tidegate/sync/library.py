@@ -11,7 +11,7 @@ from tidegate.config.connections import Connections
 from tidegate.config.models import Model, SourceConnection, StagingArea, TargetConnection
 from tidegate.config.pipelines import Pipeline
 from tidegate.config.project import Project
-from tidegate.core.errors import ConfigError, UsageError
+from tidegate.core.errors import UsageError
 from tidegate.sources.contract import Source
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.staging.contract import Staging
@@ -99,7 +99,10 @@ def open_staging(model: StagingArea) -> Staging:
         case "local":
             return LocalStaging(model.path)
         case "s3":
-            raise ConfigError(model.unavailable() or "staging of type `s3` is not available yet")
+            from tidegate.s3 import S3Place
+            from tidegate.staging.s3 import S3Staging
+
+            return S3Staging(S3Place.of(model))
 
 
 def _settings(model: Model) -> dict[str, Any]:

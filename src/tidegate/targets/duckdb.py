@@ -33,7 +33,7 @@ from tidegate.core.names import RULES, fold_ascii
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
-from tidegate.targets.segments import batches, check
+from tidegate.targets.segments import at_hand, batches, check
 from tidegate.targets.sql import SqlTarget
 
 _TYPES: dict[Kind, str] = {
@@ -252,6 +252,9 @@ class DuckDbSession:
         return f"temp.main.{quote(name)}"
 
     def copy(self, staged: Sequence[StagedSegment], into: str, *, run_column: str | None) -> int:
+        return sum(self._copy_local(here, into, run_column) for here in at_hand(staged))
+
+    def _copy_local(self, staged: Sequence[StagedSegment], into: str, run_column: str | None) -> int:
         for item in staged:
             check(item)
         rows = 0
@@ -265,7 +268,7 @@ class DuckDbSession:
         return rows
 
     def _copy(self, group: Sequence[StagedSegment], into: str, constants: Sequence[tuple[str, int]]) -> int:
-        """Load segments of one schema and one run in one statement, or one without a file on its own."""
+        """Load segments of one schema and one run in one statement, or one with an odd name on its own."""
         columns = listed([*group[0].schema.names, *(name for name, _ in constants)])
         names = group[0].stored if _plain_file(group[0]) else group[0].schema.names
         values = ", ".join([listed(names), *(str(value) for _, value in constants)])

@@ -28,7 +28,7 @@ from tidegate.reach.login import Login
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.copy_text import copy_text
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
-from tidegate.targets.segments import batches
+from tidegate.targets.segments import at_hand, batches
 from tidegate.targets.sql import SqlTarget
 
 _TYPES: dict[Kind, str] = {
@@ -298,7 +298,7 @@ class PostgresSession:
         self.change(f"ANALYZE {relation} ({listed(columns)})")
 
     def copy(self, staged: Sequence[StagedSegment], into: str, *, run_column: str | None) -> int:
-        return sum(self._copy(item, into, run_column) for item in staged)
+        return sum(self._copy(item, into, run_column) for here in at_hand(staged) for item in here)
 
     def _copy(self, item: StagedSegment, into: str, run_column: str | None) -> int:
         names = [*item.schema.names, *([run_column] if run_column else [])]

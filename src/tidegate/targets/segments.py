@@ -1,9 +1,18 @@
-"""Reading staged segments: exactly the declared columns and rows, a bounded part at a time."""
+"""Reading staged segments: exactly the declared columns and rows, a bounded part at a time.
+
+A segment that is no local file is downloaded first, and must be what its receipt says to the last bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +23,55 @@ from tidegate.targets.contract import StagedSegment
 
 _BATCH_BYTES = 8 * 2**20
 _MOST_ROWS = 8_192
+
+DOWNLOADED_BYTES = 256 * 2**20
+"""What is on the local disk at a time; a larger segment is there alone."""
+_DOWNLOADS_AT_ONCE = 8
+_PIECE = 8 * 2**20
+
+
+def at_hand(staged: Sequence[StagedSegment]) -> Iterator[list[StagedSegment]]:
+    """The segments in their order, as local files: as many at a time as may be on the local disk."""
+    for portion in _portions(staged):
+        if all(item.path is not None for item in portion):
+            yield portion
+            continue
+        with TemporaryDirectory(prefix="tidegate-segments-") as folder:
+            paths = [Path(folder) / f"{number}.parquet" for number in range(len(portion))]
+            with ThreadPoolExecutor(min(_DOWNLOADS_AT_ONCE, len(portion)), "download") as pool:
+                yield list(pool.map(_downloaded, portion, paths))
+
+
+def _portions(staged: Sequence[StagedSegment]) -> Iterator[list[StagedSegment]]:
+    portion: list[StagedSegment] = []
+    size = 0
+    for item in staged:
+        wanted = item.segment.bytes if item.path is None else 0
+        if portion and size + wanted > DOWNLOADED_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(item)
+        size += wanted
+    if portion:
+        yield portion
+
+
+def _downloaded(staged: StagedSegment, path: Path) -> StagedSegment:
+    """The segment as a local file: its own, or a copy."""
+    if staged.path is not None:
+        return staged
+    digest = hashlib.sha256()
+    with reading(staged), staged.open() as file, path.open("wb") as copy:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            copy.write(piece)
+    if digest.hexdigest() != staged.segment.checksum:
+        raise StagingError(
+            "a segment is not what was written: its digest differs from its receipt's",
+            where=staged.segment.key,
+            hint="restore the file, or read its rows again with `tidegate watermark rollback`",
+        )
+    return replace(staged, path=path, open=partial(pa.OSFile, str(path)))
 
 
 def batches(staged: StagedSegment) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ A target that is not an SQL database also overrides `read_rows`, `column_names` 
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import random
 import subprocess
@@ -88,7 +89,7 @@ class Stage:
             rows=len(rows),
             bytes=path.stat().st_size,
             etag=f"etag-{number}",
-            checksum=f"checksum-{number}",
+            checksum=hashlib.sha256(path.read_bytes()).hexdigest(),
             run=run,
             chunk=number,
             window=Window(None, None),
@@ -646,6 +647,18 @@ class TargetContract:
             with pytest.raises(StagingError, match="1 rows, its receipt says 2"):
                 target.load(orders(), [item], generation=1, fence=1)
         assert target.count("orders") == 0
+
+    def test_a_remote_segment_that_is_not_what_was_written_is_refused(
+        self, target: Target, stage: Stage
+    ) -> None:
+        """It reads well and has as many rows: only its digest tells that it is another."""
+        target.prepare(orders(), ORDERS)
+        good, other = stage.segment(ORDERS, [(1, 1, "a")]), stage.segment(ORDERS, [(1, 1, "b")])
+        exchanged = replace(remote(good), open=other.open)
+        with pytest.raises(StagingError, match="not what was written"):
+            target.load(orders(), [exchanged], generation=1, fence=1)
+        assert target.count("orders") == 0
+        assert target.load(orders(), [remote(good)], generation=1, fence=1) == 1
 
     def test_a_load_that_was_fenced_off_is_refused_and_a_later_lease_loads(
         self, target: Target, stage: Stage
