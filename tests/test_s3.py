@@ -323,3 +323,17 @@ def test_a_write_whose_answer_was_lost_meets_itself_when_it_is_tried_again(
         with losing_answer(proxied, place.client(), 1) as requests:
             assert listed(place) == ["k"]
         assert len(requests.sent) == 2
+
+
+def test_an_object_whose_line_breaks_in_the_middle_is_asked_for_again(
+    fresh_bucket: S3Server, toxiproxy: Toxiproxy
+) -> None:
+    content = b"tide" * 50_000
+    fresh_bucket.client().put_object(Bucket=fresh_bucket.bucket, Key="k", Body=content)
+    with toxiproxy.before(fresh_bucket.port) as proxied:
+        place = place_in(fresh_bucket.behind(proxied.port))
+        with losing_answer(proxied, place.client(), 1, times=2, after=10_000) as requests:
+            assert place.get("k", refused=StateError)[0] == content
+        assert len(requests.sent) == 3
+        with proxied.losing_answers(after=10_000), pytest.raises(ConnectError):
+            place.get("k", refused=StateError)

@@ -6,8 +6,8 @@ once for each process, and shared by its threads.
     with place.asking("s3:GetObject", key, refused=StateError) as client:
         answer = client.get_object(Bucket=place.bucket, Key=key)
 
-What is sent carries a checksum that the server checks (CRC32, unless the caller asks for another), and what
-comes back is checked against the one that the server keeps, if it keeps one.
+What is sent carries a checksum that the server checks (CRC32, unless the caller or AWS's own configuration
+wants another), and what comes back is checked against the one that the server keeps, if it keeps one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -71,8 +71,7 @@ class S3Place:
     @classmethod
     def of(cls, config: Bucket) -> S3Place:
         """The place that an entry of `staging:` or `state:` names."""
-        given = {name: getattr(config, name) for name in type(config).model_fields if name != "type"}
-        return cls(**{name: _plain(value) for name, value in given.items()})
+        return cls(**{part.name: _plain(getattr(config, part.name)) for part in fields(cls)})
 
     @classmethod
     def at(cls, url: str) -> S3Place:

@@ -27,7 +27,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tidegate.core import watermark as watermarks
 from tidegate.core.errors import DamagedRecord, OutcomeUnknown, StateError
 from tidegate.core.leases import Holder, Lease
 from tidegate.core.shape import demand_shape
@@ -37,9 +36,7 @@ from tidegate.state.contract import Damaged, Listing, Stored
 from tidegate.state.locks import locked
 from tidegate.state.names import pipeline_of, stem_of
 from tidegate.state.rules import KnownDead, demand_lease, demand_name, demand_turn, grant
-from tidegate.state.sealed import damaged, opened, seal, unseal
-
-FORMAT = 1
+from tidegate.state.sealed import damaged, frame_of, framed, opened, seal, unseal
 
 
 class LocalStore:
@@ -291,33 +288,27 @@ class _Record:
         return b"".join(json.dumps(item).encode() + b"\n" for item in self.outbox)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "pipeline": self.stream.pipeline,
-            "name": self.stream.name,
-            "version": self.version,
-            "fence": self.fence,
-            "history_bytes": self.history_bytes,
-            "outbox": list(self.outbox),
-            "watermark": watermarks.to_json(self.watermark) if self.watermark else None,
-        }
+        return framed(
+            self.stream,
+            self.watermark,
+            version=self.version,
+            fence=self.fence,
+            history_bytes=self.history_bytes,
+            outbox=list(self.outbox),
+        )
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> _Record:
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
-        record = cls(
-            stream=StreamId(data["pipeline"], data["name"]),
+        stream, watermark = frame_of(data)
+        bare = cls(
+            stream=stream,
             version=data["version"],
             fence=data["fence"],
-            watermark=None if data["watermark"] is None else watermarks.from_json(data["watermark"]),
             history_bytes=data["history_bytes"],
             outbox=tuple(data["outbox"]),
         )
-        demand_shape(replace(record, watermark=None), cls)  # the watermark has been checked
-        if record.watermark is not None and record.watermark.stream != record.stream:
-            raise ValueError(f"it holds the watermark of {record.watermark.stream}")
-        return record
+        demand_shape(bare, cls)
+        return replace(bare, watermark=watermark)
 
 
 def _events(lines: Sequence[bytes], file: Path, skipped: int = 0) -> list[Event]:

@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidegate.core import watermark as watermarks
 from tidegate.core.errors import (
     Conflict,
     ConnectError,
@@ -50,9 +49,7 @@ from tidegate.state.contract import Damaged, Listing, Stored
 from tidegate.state.names import beginning_of, pipeline_of, stem_of
 from tidegate.state.rules import KnownDead, demand_lease, demand_name, demand_turn, grant
 from tidegate.state.s3_objects import Objects
-from tidegate.state.sealed import damaged, opened, reading, seal
-
-FORMAT = 1
+from tidegate.state.sealed import damaged, frame_of, framed, opened, reading, seal
 
 _ATTEMPTS = 10
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -167,14 +164,16 @@ class S3Store:
 
     def set_aside(self, stream: StreamId) -> str:
         name = _record_name(stream)
-        with contextlib.suppress(Absent):
+        try:
             text, etag = self._objects.read(name)
-            try:
-                self._opened(name, text)
-            except DamagedRecord:
-                where = self._copied_aside(stream, text)
-                self._begin_again(stream, etag)
-                return where
+        except Absent:
+            return self._set_history_aside(stream)
+        try:
+            self._opened(name, text)
+        except DamagedRecord:
+            where = self._copied_aside(stream, text)
+            self._begin_again(stream, etag)
+            return where
         return self._set_history_aside(stream)
 
     def close(self) -> None:
@@ -318,7 +317,17 @@ class S3Store:
         return _parts(self._objects.listed(folder))
 
     def _lines(self, part: _Past) -> list[_Line]:
-        text, _ = self._objects.read(part.name)
+        text = self._text(part)
+        return [] if text is None else self._understood(part, text)
+
+    def _text(self, part: _Past) -> bytes | None:
+        """What a history object holds; None if it was set aside since it was listed."""
+        try:
+            return self._objects.read(part.name)[0]
+        except Absent:
+            return None
+
+    def _understood(self, part: _Past, text: bytes) -> list[_Line]:
         where = self._where(part.name)
         if _digest(text) != part.digest:
             raise damaged("its checksum does not fit: a part of it was changed", where)
@@ -327,10 +336,12 @@ class S3Store:
 
     def _set_history_aside(self, stream: StreamId) -> str:
         for part in self._past_of(stream):
+            text = self._text(part)
+            if text is None:
+                continue
             try:
-                self._lines(part)
+                self._understood(part, text)
             except DamagedRecord:
-                text, _ = self._objects.read(part.name)
                 where = self._copied_aside(stream, text)
                 self._objects.delete(part.name)
                 return where
@@ -429,38 +440,32 @@ class _Record:
 
     @property
     def sealed(self) -> bytes:
-        data = {
-            "format": FORMAT,
-            "pipeline": self.stream.pipeline,
-            "name": self.stream.name,
-            "version": self.version,
-            "fence": self.fence,
-            "lease": self.lease.to_json() if self.lease else None,
-            "watermark": watermarks.to_json(self.watermark) if self.watermark else None,
-            "events": self.events,
-            "outbox": [line.to_json() for line in self.outbox],
-            "trail": list(self.trail),
-        }
-        return seal(data).encode()
+        record = framed(
+            self.stream,
+            self.watermark,
+            version=self.version,
+            fence=self.fence,
+            lease=self.lease.to_json() if self.lease else None,
+            events=self.events,
+            outbox=[line.to_json() for line in self.outbox],
+            trail=list(self.trail),
+        )
+        return seal(record).encode()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> _Record:
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
-        record = cls(
-            stream=StreamId(data["pipeline"], data["name"]),
+        stream, watermark = frame_of(data)
+        bare = cls(
+            stream=stream,
             version=data["version"],
             fence=data["fence"],
             lease=None if data["lease"] is None else Lease.from_json(data["lease"]),
-            watermark=None if data["watermark"] is None else watermarks.from_json(data["watermark"]),
             events=data["events"],
             outbox=tuple(_Line.from_json(line) for line in data["outbox"]),
             trail=tuple(data["trail"]),
         )
-        demand_shape(replace(record, watermark=None), cls)  # the watermark has been checked
-        if record.watermark is not None and record.watermark.stream != record.stream:
-            raise ValueError(f"it holds the watermark of {record.watermark.stream}")
-        return record
+        demand_shape(bare, cls)
+        return replace(bare, watermark=watermark)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -81,13 +80,12 @@ class Objects:
         Asked once by each process, with an object that stays where it is. On a server that heeds them
         nothing is written, save for the very first time.
         """
-        with _PROBING:
-            if self.place in _HEEDING:
-                return
-            if not self._refuses(IfNoneMatch="*"):  # nobody was here before, or conditions are ignored
-                self._demand_refusal(IfNoneMatch="*")
-            self._demand_refusal(IfMatch=f'"{"0" * 32}"')
-            _HEEDING.add(self.place)
+        if self.place in _HEEDING:
+            return
+        if self._answer(IfNoneMatch="*") is not None:  # nobody was here before, or conditions are ignored
+            self._demand_refusal(IfNoneMatch="*")
+        self._demand_refusal(IfMatch=f'"{"0" * 32}"')
+        _HEEDING.add(self.place)
 
     def _demand_refusal(self, **condition: str) -> None:
         answer = self._answer(**condition)
@@ -103,9 +101,6 @@ class Objects:
             where=self.place.url(_PROBE),
             hint="keep the state in a local folder, a database, or a server with conditional writes",
         )
-
-    def _refuses(self, **condition: str) -> bool:
-        return self._answer(**condition) is None
 
     def _answer(self, **condition: str) -> dict[str, Any] | None:
         """What the server says to a write on this condition; None if it is refused, as it should be."""
@@ -136,4 +131,3 @@ class Objects:
 
 _HEEDING: set[S3Place] = set()
 """Places whose server was seen to heed conditions."""
-_PROBING = threading.Lock()

@@ -1,4 +1,7 @@
-"""A record as text: JSON with a checksum, so that a changed byte is found and never believed."""
+"""A record as text: JSON with a checksum, so that a changed byte is found and never believed.
+
+The record of a stream is framed alike in files and objects: it names the stream and holds its watermark.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tidegate.core import watermark as watermarks
 from tidegate.core.errors import DamagedRecord
+from tidegate.core.watermark import StreamId, Watermark
+
+FORMAT = 1
 
 T = TypeVar("T")
 
@@ -32,6 +39,28 @@ def unseal(text: str | bytes, where: str) -> dict[str, Any]:
     if found != _checksum(body):
         raise damaged("its checksum does not fit: a part of it was changed", where)
     return body
+
+
+def framed(stream: StreamId, watermark: Watermark | None, **fields: Any) -> dict[str, Any]:
+    """The record of a stream, to be sealed."""
+    return {
+        "format": FORMAT,
+        "pipeline": stream.pipeline,
+        "name": stream.name,
+        **fields,
+        "watermark": watermarks.to_json(watermark) if watermark else None,
+    }
+
+
+def frame_of(data: dict[str, Any]) -> tuple[StreamId, Watermark | None]:
+    """The stream of a record, and its watermark, which is sound."""
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']!r}, this version reads {FORMAT}")
+    stream = StreamId(data["pipeline"], data["name"])
+    watermark = None if data["watermark"] is None else watermarks.from_json(data["watermark"])
+    if watermark is not None and watermark.stream != stream:
+        raise ValueError(f"it holds the watermark of {watermark.stream}")
+    return stream, watermark
 
 
 def opened(text: str | bytes, where: str, build: Callable[[dict[str, Any]], T]) -> T:
