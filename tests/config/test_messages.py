@@ -105,7 +105,7 @@ def test_a_malformed_variable_is_an_error(folder: Folder) -> None:
     folder.table("cdc_id_column: id\nfilter: \"a = '${B C}'\"")
     assert folder.error() == (
         f"{SHOP}:9:13: tables.orders.filter: a `${{` that is no variable "
-        "(write ${VAR} or ${VAR:-default}, and $${ for a plain ${)"
+        "(write ${VAR}, ${VAR:-default} or ${provider:secret}, and $${ for a plain ${)"
     )
 
 

@@ -36,6 +36,8 @@ class Values:
     """Variables that are not defined. That hurts only those who need the value."""
     unknown: set[KeyPath] = field(default_factory=set)
     """Where these values would stand."""
+    deferred: bool = False
+    """Secrets stand in it that nobody has been asked for yet."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Bound(Generic[M]):
     model: M | None
     problems: tuple[Problem, ...] = ()
     missing: tuple[Problem, ...] = ()
+    deferred: bool = False
+    """It needs secrets that nobody has been asked for yet."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,8 @@ class Binder:
             details = error.errors(include_url=False, include_input=False)
             wrong = [detail for detail in details if not _follows(detail, path, values.unknown)]
             problems += [self._problem(model, path, detail) for detail in wrong]
-        complete = not problems and not values.missing
-        return Bound(fitted if complete else None, tuple(problems), tuple(values.missing))
+        complete = not problems and not values.missing and not values.deferred
+        return Bound(fitted if complete else None, tuple(problems), tuple(values.missing), values.deferred)
 
     def _problem(self, model: type[BaseModel], base: KeyPath, detail: ErrorDetails) -> Problem:
         path = base + detail["loc"]
@@ -128,11 +132,14 @@ class _Reading:
     def _text(self, text: str, path: KeyPath) -> str:
         filled = substitute(text, self.variables)
         if filled.malformed:
-            hint = "write ${VAR} or ${VAR:-default}, and $${ for a plain ${"
+            hint = "write ${VAR}, ${VAR:-default} or ${provider:secret}, and $${ for a plain ${"
             self.result.problems.append(self.document.problem(path, "a `${` that is no variable", hint=hint))
         for name in filled.missing:
             self.result.missing.append(missing_variable(self.document, path, name, self.variables))
-        if filled.malformed or filled.missing:
+        for reason in filled.refused:
+            self.result.missing.append(self.document.problem(path, reason))
+        self.result.deferred = self.result.deferred or filled.deferred
+        if filled.malformed or filled.missing or filled.refused or filled.deferred:
             self.result.unknown.add(path)
         return filled.text
 

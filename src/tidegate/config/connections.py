@@ -6,9 +6,10 @@ for the entry that needs it: a machine that runs one pipeline need not know the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ from tidegate.config.models import (
     LocalState,
     Model,
     S3Config,
+    S3Staging,
+    S3State,
     SourceConnection,
     SparkOptions,
     StagingArea,
@@ -28,6 +31,7 @@ from tidegate.config.models import (
     by_type,
 )
 from tidegate.config.problems import KeyPath, Problem, config_error
+from tidegate.config.secrets import Providers
 from tidegate.config.spelling import did_you_mean, listed
 from tidegate.config.variables import Variables
 from tidegate.core.errors import UsageError
@@ -51,15 +55,26 @@ class Entry:
 
     path: KeyPath
     bound: Bound[Any]
+    kind: str | None = None
+    """Its `type`."""
+    read_again: Callable[[], Bound[Any]] | None = field(default=None, repr=False, compare=False)
+    """Reads it with its secrets; None where it has none that are kept elsewhere."""
+
+    @cached_property
+    def whole(self) -> Bound[Any]:
+        """With all its secrets. Whoever asks for it makes us ask their providers, once."""
+        return self.read_again() if self.bound.deferred and self.read_again else self.bound
 
 
 @dataclass(frozen=True)
 class Connections:
     document: Document
     entries: Mapping[Section, Mapping[str, Entry]]
-    spark_options: Bound[SparkOptions]
+    spark_options: Entry
     older_states: Mapping[str, str]
     """The store that belongs to a staging area of `s3_configs`."""
+    primaries: Mapping[str, str]
+    """The source that shows what is open on the primary, for sources that are replicas."""
 
     def names(self, section: Section) -> list[str]:
         return list(self.entries[section])
@@ -78,7 +93,7 @@ class Connections:
 
     @property
     def spark(self) -> SparkOptions:
-        return cast("SparkOptions", _demand(self.spark_options))
+        return cast("SparkOptions", _demand(self.spark_options.whole))
 
     def check_available(self, section: Section, name: str) -> None:
         """Refuse what can be written down but not used yet. Call it before using an entry."""
@@ -87,11 +102,13 @@ class Connections:
             raise config_error([self.document.problem(self.entries[section][name].path, reason)])
 
     def missing_variables(self) -> list[Problem]:
-        return [problem for bound in (*self._bound(), self.spark_options) for problem in bound.missing]
+        """Also what is wrong with secrets: whoever asks for this makes us ask for all of them."""
+        wholes = [entry.whole for entry in (*self._named(), self.spark_options)]
+        return [problem for bound in wholes for problem in (*bound.problems, *bound.missing)]
 
     def models(self) -> list[Model]:
-        """Everything whose variables are all defined."""
-        return [bound.model for bound in self._bound() if bound.model is not None]
+        """Everything whose variables are all defined, and whose secrets need not be asked for."""
+        return [entry.bound.model for entry in self._named() if entry.bound.model is not None]
 
     def default_staging(self) -> str | None:
         """The staging area of a pipeline that names none; None if it has to say which."""
@@ -112,10 +129,14 @@ class Connections:
             near = did_you_mean(name, self.names(section))
             hint = f"there are {listed(self.names(section))}"
             raise UsageError(f"there is no {section.value} `{name}`{near}", hint=hint)
-        return cast("Model", _demand(entry.bound))
+        return cast("Model", _demand(entry.whole))
 
-    def _bound(self) -> list[Bound[Any]]:
-        return [entry.bound for section in self.entries.values() for entry in section.values()]
+    def kind(self, section: Section, name: str) -> str | None:
+        """The `type` of an entry, also where its variables or secrets are missing."""
+        return self.entries[section][name].kind
+
+    def _named(self) -> list[Entry]:
+        return [entry for section in self.entries.values() for entry in section.values()]
 
 
 def _only(names: list[str]) -> str | None:
@@ -131,8 +152,9 @@ def _demand(bound: Bound[Any]) -> Any:
 
 
 def read_connections(document: Document, variables: Variables, root: Path) -> Connections:
-    """Read all of the file; everything wrong in it is reported at once."""
-    reader = _Reader(Binder(document, variables, root))
+    """Read all of the file; everything wrong in it is reported at once. Secrets are left for later."""
+    asking = variables.asking(Providers(root))
+    reader = _Reader(Binder(document, variables, root), Binder(document, asking, root))
     whole = reader.binder.bind(ConnectionsFile, ())
     entries = {
         Section.SOURCE: reader.section(("connections", "sources"), SourceConnection, _source_type),
@@ -145,33 +167,46 @@ def read_connections(document: Document, variables: Variables, root: Path) -> Co
     if all(name in older.values() for name in entries[Section.STATE]):
         # An `s3_configs` entry called `default` keeps its own state: the built-in one never takes its place.
         entries[Section.STATE] = _built_in(LocalState(path=root / "state")) | entries[Section.STATE]
-    reader.check_primaries(entries[Section.SOURCE])
+    primaries = dict(reader.primaries(entries[Section.SOURCE]))
     problems = [*document.problems, *whole.problems, *reader.problems]
     if problems:
         raise config_error(problems)
-    return Connections(document, entries, reader.binder.bind(SparkOptions, ("spark",)), older)
+    spark = reader.entry(("spark",), lambda binder: binder.bind(SparkOptions, ("spark",)))
+    return Connections(document, entries, spark, older, primaries)
 
 
 def _built_in(model: Model) -> dict[str, Entry]:
-    return {"default": Entry((), Bound(model))}
+    return {"default": Entry((), Bound(model), getattr(model, "type", None))}
 
 
 @dataclass
 class _Reader:
     binder: Binder
+    asking: Binder
+    """The same, asking for secrets."""
     problems: list[Problem] = field(default_factory=list)
+
+    def entry(
+        self, path: KeyPath, read: Callable[[Binder], Bound[Any]], model: type[Model] | None = None
+    ) -> Entry:
+        kind = model.model_fields["type"].default if model else None
+        return Entry(path, read(self.binder), kind, lambda: read(self.asking))
 
     def section(self, path: KeyPath, union: Any, infer: Inference) -> dict[str, Entry]:
         models = by_type(union)
         names = _names(self.binder.document, path)
-        return {name: Entry((*path, name), self._entry((*path, name), models, infer)) for name in names}
+        return {name: self._entry((*path, name), models, infer) for name in names}
 
-    def _entry(self, path: KeyPath, models: dict[str, type[Model]], infer: Inference) -> Bound[Any]:
+    def _entry(self, path: KeyPath, models: dict[str, type[Model]], infer: Inference) -> Entry:
         values = self.binder.values(path)
         model = self._model(path, values, models, infer)
-        bound = self.binder.fit(model, path, values) if model else Bound(None, (), tuple(values.missing))
-        self.problems += [*values.problems, *bound.problems]
-        return bound
+        self.problems += values.problems
+        if model is None:
+            return Entry(path, Bound(None, (), tuple(values.missing)))
+        chosen = model
+        entry = self.entry(path, lambda binder: binder.fit(chosen, path, binder.values(path)), chosen)
+        self.problems += [problem for problem in entry.bound.problems if problem not in values.problems]
+        return entry
 
     def _model(
         self, path: KeyPath, values: Values, models: dict[str, type[Model]], infer: Inference
@@ -201,17 +236,17 @@ class _Reader:
         beside = {}
         for name in _names(self.binder.document, ("s3_configs",)):
             path: KeyPath = ("s3_configs", name)
-            bound = self.binder.bind(S3Config, path)
-            self.problems += bound.problems
+            staging = self.entry(path, _read_as(path, S3Config.staging), S3Staging)
+            self.problems += staging.bound.problems
             if name in entries[Section.STAGING]:
                 self._say(path, f"`{name}` is also the name of an entry of `staging`")
-            entries[Section.STAGING][name] = Entry(path, _as(bound, S3Config.staging))
+            entries[Section.STAGING][name] = staging
             if name not in entries[Section.STATE]:
-                entries[Section.STATE][name] = Entry(path, _as(bound, S3Config.state))
+                entries[Section.STATE][name] = self.entry(path, _read_as(path, S3Config.state), S3State)
                 beside[name] = name
         return beside
 
-    def check_primaries(self, sources: Mapping[str, Entry]) -> None:
+    def primaries(self, sources: Mapping[str, Entry]) -> Iterator[tuple[str, str]]:
         for name, entry in sources.items():
             path = (*entry.path, "ceiling", "primary")
             primary = self.binder.values(path).data
@@ -219,6 +254,7 @@ class _Reader:
                 wrong = wrong_primary(sources, name, primary)
                 if wrong:
                     self._say(path, wrong)
+                yield name, primary
 
     def _say(self, path: KeyPath, message: str) -> None:
         self.problems.append(self.binder.document.problem(path, message))
@@ -231,14 +267,19 @@ def wrong_primary(sources: Mapping[str, Entry], replica: str, primary: str) -> s
     if primary not in sources:
         near = did_you_mean(primary, sources)
         return f"there is no source `{primary}`{near or f'; there are {listed(sources)}'}"
-    kinds = [getattr(sources[name].bound.model, "type", None) for name in (replica, primary)]
+    kinds = [sources[name].kind for name in (replica, primary)]
     if None not in kinds and (kinds[0] != kinds[1] or "sqlite" in kinds):
         return f"a {kinds[1]} source cannot be the primary of a {kinds[0]} source"
     return None
 
 
-def _as(bound: Bound[S3Config], part: Callable[[S3Config], Model]) -> Bound[Any]:
-    return Bound(part(bound.model) if bound.model else None, bound.problems, bound.missing)
+def _read_as(path: KeyPath, part: Callable[[S3Config], Model]) -> Callable[[Binder], Bound[Any]]:
+    def read(binder: Binder) -> Bound[Any]:
+        bound = binder.bind(S3Config, path)
+        model = part(bound.model) if bound.model else None
+        return Bound(model, bound.problems, bound.missing, bound.deferred)
+
+    return read
 
 
 def _names(document: Document, path: KeyPath) -> list[str]:

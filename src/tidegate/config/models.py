@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import quote, unquote
 
 from pydantic import (
@@ -229,6 +229,27 @@ class SshTunnel(Model):
         return self
 
 
+class Iam(Model):
+    """AWS signs us in: a token for a quarter of an hour in place of a password."""
+
+    region: Text | None = None
+    profile: Text | None = None
+    access_key_id: SecretStr | None = None
+    secret_access_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+
+
+class RedshiftIam(Iam):
+    cluster: Text | None = None
+    workgroup: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> RedshiftIam:
+        if (self.cluster is None) == (self.workgroup is None):
+            raise ValueError("give `cluster`, or `workgroup` for Redshift Serverless, and not both")
+        return self
+
+
 class Server(Model):
     """What all database servers have in common."""
 
@@ -238,6 +259,21 @@ class Server(Model):
     password: SecretStr | None = None
     tls: Tls | None = None
     ssh_tunnel: SshTunnel | None = None
+    iam: Iam | None = None
+
+    @model_validator(mode="after")
+    def _token_or_password(self) -> Self:
+        if self.iam is None:
+            return self
+        if self.password is not None:
+            raise ValueError("`iam` takes the place of `password`: give one of them")
+        if isinstance(self.iam, RedshiftIam):
+            return self
+        if self.username is None:
+            raise ValueError("`iam` needs the `username` to sign in")
+        if self.tls is None or self.tls.mode in ("disable", "prefer"):
+            raise ValueError("`iam` sends its token as it is: it needs `tls` with mode require or stricter")
+        return self
 
 
 class SourceCeiling(Model):
@@ -279,6 +315,7 @@ class PostgreSQLTarget(Server):
 class RedshiftTarget(Server):
     type: Literal["redshift"] = "redshift"
     port: Port = 5439
+    iam: RedshiftIam | None = None
     schema_name: Text = Field(default="public", alias="schema")
     iam_role: Text | None = None
 

@@ -99,8 +99,7 @@ class Pipeline:
     @property
     def name_rules(self) -> NameRules:
         """What the target lets names be; it need not be usable for that."""
-        target = self._connections.entries[Section.TARGET][self.target_name].bound.model
-        return rules_for(getattr(target, "type", ""))
+        return rules_for(self._connections.kind(Section.TARGET, self.target_name) or "")
 
     @property
     def mappings(self) -> ColumnMappings:
@@ -268,9 +267,7 @@ class _Reading:
     def primary(self, options: PipelineOptions) -> str | None:
         if options.ceiling.primary:
             return options.ceiling.primary
-        source = self.connections.entries[Section.SOURCE][options.source].bound.model
-        ceiling = getattr(source, "ceiling", None)
-        return ceiling.primary if ceiling else None
+        return self.connections.primaries.get(options.source)
 
     def _wrong_primary(self, options: PipelineOptions) -> str | None:
         sources = self.connections.entries[Section.SOURCE]

@@ -22,6 +22,7 @@ from tidegate.config.loading import Document, read_document
 from tidegate.config.models import SparkOptions
 from tidegate.config.pipelines import Pipeline, read_pipeline
 from tidegate.config.problems import ConfigProblems, Problem, config_error
+from tidegate.config.secrets import Providers
 from tidegate.config.showing import secrets_in, shown
 from tidegate.config.spelling import did_you_mean, listed
 from tidegate.config.variables import Variables, read_variables
@@ -78,7 +79,8 @@ class Project:
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline by its name, or by its file's name without the ending."""
         document = self._documents[self._find(name)]
-        return read_pipeline(document, self.connections, self._variables, self.root)
+        asking = self._variables.asking(Providers(self.root))
+        return read_pipeline(document, self.connections, asking, self.root)
 
     def validate(self) -> None:
         """Raise everything that is wrong in any file, and every variable that is not defined, at once."""
@@ -93,7 +95,7 @@ class Project:
 
     def secrets(self) -> frozenset[str]:
         """Every secret that is known, for those who write logs: none of them may ever appear there."""
-        models = [*self.connections.models(), self.connections.spark_options.model]
+        models = [*self.connections.models(), self.connections.spark_options.bound.model]
         return frozenset(text for model in models if model is not None for text in secrets_in(model))
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Variables: the process environment, then `.env`, and `${VAR}` in text.
 
-`${VAR}` is the variable's value, `${VAR:-default}` the default where it is missing or empty, and `$${` stands
-for `${` itself. Values are taken as they are: a `${` inside a value is not looked at again.
+`${VAR}` is the variable's value, `${VAR:-default}` the default where it is missing or empty,
+`${provider:reference}` a secret that is kept elsewhere, and `$${` stands for `${` itself. Values are taken as
+they are: a `${` inside a value is not looked at again.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidegate.config.problems import Problem, config_error
+from tidegate.config.secrets import NoSecret, Providers
 
 _TOKEN = re.compile(r"\$\$\{|\$\{(?P<body>[^{}]*)\}|\$\{")
 _BODY = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?", re.DOTALL)
+_SECRET = re.compile(r"(?P<provider>[a-z][a-z0-9_-]*):(?P<reference>[^-\s][^\n]*)")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class Variables:
     dotenv: Mapping[str, str] = field(repr=False, default_factory=dict)
     unread_lines: tuple[int, ...] = ()
     """Lines of `.env` that say nothing to us; worth a word when a variable is missing."""
+    providers: Providers | None = field(repr=False, default=None)
+    """Who is asked for secrets; None: nobody yet."""
+
+    def asking(self, providers: Providers) -> Variables:
+        return replace(self, providers=providers)
 
     def get(self, name: str) -> str | None:
         return self.environ.get(name, self.dotenv.get(name))
@@ -42,17 +50,32 @@ class Substituted:
     text: str
     missing: tuple[str, ...] = ()
     malformed: bool = False
+    deferred: bool = False
+    """A secret stands in it, and nobody was to be asked for it yet."""
+    refused: tuple[str, ...] = ()
+    """Why secrets could not be had."""
 
 
 def substitute(text: str, variables: Variables) -> Substituted:
     """Fill in the variables of one piece of text."""
     missing: list[str] = []
-    malformed = False
+    refused: list[str] = []
+    malformed = deferred = False
 
     def value(token: re.Match[str]) -> str:
-        nonlocal malformed
+        nonlocal malformed, deferred
         if token[0] == "$${":
             return "${"
+        kept = _SECRET.fullmatch(token["body"] or "")
+        if kept is not None and variables.providers is None:
+            deferred = True
+            return ""
+        if kept is not None and variables.providers is not None:
+            try:
+                return variables.providers.fetch(kept["provider"], kept["reference"])
+            except NoSecret as error:
+                refused.append(str(error))
+                return ""
         body = _BODY.fullmatch(token["body"] or "")
         if body is None:
             malformed = True
@@ -65,7 +88,7 @@ def substitute(text: str, variables: Variables) -> Substituted:
         return found or ""
 
     filled = _TOKEN.sub(value, text)
-    return Substituted(filled, tuple(missing), malformed)
+    return Substituted(filled, tuple(missing), malformed, deferred, tuple(refused))
 
 
 def read_variables(path: Path, environ: Mapping[str, str]) -> Variables:

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.core import secrecy
 from tidegate.core.errors import UsageError
+from tidegate.core.secrecy import HIDDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from tidegate.core.watermark import StreamId
     from tidegate.observe.terminal import Outcome
 
-_HIDDEN = "•••"
 _SHORTEST_SECRET = 3
 """Shorter ones would be found in every other word, and protect nothing."""
 _PASSWORD_IN_URL = re.compile(r"(?<=://)([^\s/:@]*):([^\s@]+)@")
@@ -39,8 +40,9 @@ class Secrets:
     def hidden(self, text: str) -> str:
         """The text without any secret in it."""
         for value in self._values:
-            text = text.replace(value, _HIDDEN)
-        return _PASSWORD_IN_URL.sub(rf"\1:{_HIDDEN}@", text)
+            text = text.replace(value, HIDDEN)
+        text = secrecy.hidden(text)
+        return _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", text)
 
 
 class _LineFormatter(logging.Formatter):

@@ -12,13 +12,14 @@ def parameters(login: Login) -> dict[str, Any]:
     """Where to connect, as whom and how encrypted. Holds the password: never to be shown."""
     tls.demand_files(login)
     address, port = login.endpoint()
+    who = login.credentials()
     given: dict[str, Any] = {
         "host": login.host,
         "hostaddr": address if login.tunnel else None,  # the certificate is still compared with `host`
         "port": port,
         "dbname": login.database,
-        "user": login.username,
-        "password": login.password,
+        "user": who.username,
+        "password": who.password or None,
         **_tls(login),
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.reach.iam import Credentials, Iam, Server, credentials
 from tidegate.reach.tunnel import LOOPBACK, Tunnel, near_end
 
 APPLICATION_NAME = "tidegate reader"
@@ -37,11 +38,19 @@ class Login:
     password: str | None = field(default=None, repr=False)
     tls: Tls = field(default_factory=Tls)
     tunnel: Tunnel | None = None
+    iam: Iam | None = None
+    """Where AWS signs us in, and there is no password."""
 
     @property
     def where(self) -> str:
         """The server in messages. Never the password."""
         return f"{self.host}:{self.port}/{self.database}"
+
+    def credentials(self) -> Credentials:
+        """Who we are and the password that proves it, for a connection that is opened now."""
+        if self.iam is None:
+            return Credentials(self.username, self.password or "")
+        return credentials(self.iam, Server(self.host, self.port, self.database, self.username))
 
     def endpoint(self) -> tuple[str, int]:
         """Where to connect: to the server itself, or to the near end of a tunnel that leads to it.
@@ -66,6 +75,7 @@ def login_of(config: Any, *, port: int = 0) -> Login:
         password=_plain(_part(config, "password")),
         tls=tls_of(_part(config, "tls")),
         tunnel=tunnel_of(_part(config, "ssh_tunnel")),
+        iam=iam_of(_part(config, "iam")),
     )
 
 
@@ -86,6 +96,17 @@ def tunnel_of(config: Any) -> Tunnel | None:
         private_key=_path(_part(config, "private_key_path")),
         known_hosts=_path(_part(config, "known_hosts")),
         local_port=_part(config, "local_port") or 0,
+    )
+
+
+def iam_of(config: Any) -> Iam | None:
+    if config is None:
+        return None
+    names = ("region", "profile", "cluster", "workgroup")
+    secrets = ("access_key_id", "secret_access_key", "session_token")
+    return Iam(
+        **{name: _part(config, name) for name in names},
+        **{name: _plain(_part(config, name)) for name in secrets},
     )
 
 

@@ -19,22 +19,46 @@ from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 def connect(login: Login, **options: Any) -> Connection[Cursor]:
     """A session; `options` are the driver's own. Its errors are the driver's."""
     tls.demand_files(login)
+    who = login.credentials()
     session = pymysql.connect(
         host=login.host,
         port=login.port,
-        user=login.username,
+        user=who.username,
         # The driver knows Latin-1 passwords only; this hands it the bytes of the UTF-8 one.
-        password=(login.password or "").encode().decode("latin-1"),
+        password=who.password.encode().decode("latin-1"),
         database=login.database,
         charset="utf8mb4",
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         defer_connect=True,
+        auth_plugin_map=dict.fromkeys(_IN_CLEAR, _OnlyEncrypted),
         **_tls(login),
         **options,
     )
     session.connect(_tunnelled(login))
     return session
+
+
+_IN_CLEAR = ("mysql_clear_password", "dialog")
+"""Ways to log in that send the password as it is: AWS's tokens go so, and PAM."""
+
+
+class _OnlyEncrypted:
+    """Sends a password as it is, through an encrypted connection: nobody may ask for it through another."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, packet: Any) -> Any:
+        del packet
+        if not self._connection._secure:  # noqa: SLF001 - the driver tells it to its own plugins alone
+            raise pymysql.err.OperationalError(
+                CR.CR_SSL_CONNECTION_ERROR, "the server wants the password in clear text, without TLS"
+            )
+        self._connection.write_packet(self._connection.password + b"\0")
+        answer = self._connection._read_packet()  # noqa: SLF001
+        answer.check_error()
+        return answer
 
 
 def _tunnelled(login: Login) -> socket.socket | None:

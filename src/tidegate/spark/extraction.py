@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from tidegate.arrow import arrow_schema
 from tidegate.config.settings import Compression
-from tidegate.core import errors
+from tidegate.core import errors, secrecy
 from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import StagingError, TidegateError
 from tidegate.core.positions import Position
@@ -251,7 +251,7 @@ def read_receipts(staging: Staging, keys: list[str]) -> list[Receipt]:
 def _parts(error: TidegateError) -> dict[str, str | None]:
     return {
         "kind": type(error).__name__,
-        "message": error.message,
+        "message": secrecy.hidden(error.message),
         "where": error.where,
         "hint": error.hint,
     }

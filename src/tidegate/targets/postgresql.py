@@ -177,7 +177,7 @@ class Postgres:
         if unencrypted is not None:
             return unencrypted
         hint = next((hint for sign, hint in _HINTS.items() if sign in said), "check host, port and network")
-        secret = self.login.password or ""
+        secret = self.login.credentials().password
         clean = said.replace(secret, "***") if secret else said
         who = f" as {self.login.username}" if self.login.username else ""
         kind = LoginRefused if any(sign in said for sign in _REFUSED) else ConnectError

@@ -238,7 +238,7 @@ class _Stream:
             driver = isinstance(failure, RuntimeError | pa.ArrowException)
             if not driver and type(failure).__name__ != "PanicException":
                 raise
-            text = str(failure).replace(self.login.password or "\0", "***")
+            text = str(failure).replace(self.login.credentials().password or "\0", "***")
             raise _in_words(self.login, self.read, text) from None  # it may hold the password
 
 
@@ -260,8 +260,9 @@ def _address(login: Login) -> str:
         )
     address, port = login.endpoint()
     host = f"[{address}]" if ":" in address else address
+    who = login.credentials()
     user, password, database = (
-        percent(part or "", safe="") for part in (login.username, login.password, login.database)
+        percent(part or "", safe="") for part in (who.username, who.password, login.database)
     )
     options = "&".join(f"{name}={percent(value, safe='')}" for name, value in _options(login).items())
     return f"mysql://{user}:{password}@{host}:{port}/{database}?{options}"
@@ -276,6 +277,8 @@ def _options(login: Login) -> dict[str, str]:
         "tcp_connect_timeout_ms": str(CONNECT_TIMEOUT_SECONDS * 1000),
         "tcp_keepalive_time_ms": "60000",
     }
+    if login.iam is not None:
+        options["enable_cleartext_plugin"] = "true"
     trusted = login.tls.ca or authorities()
     if login.tls.verified and trusted:
         options["ssl-ca"] = trusted
