@@ -509,10 +509,14 @@ def _once_all_are_there(work: Callable[..., T], arguments: tuple[object, ...]) -
     return result
 
 
+_DRIVERS = ("boto3", "psycopg", "pymysql")
+"""What stores import when they are first used. One that is not installed is passed over."""
+
+
 def process_context() -> ForkServerContext:
     """Processes that start at once, since the server they are forked from has everything imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, *_DRIVERS])
     return context
 
 
