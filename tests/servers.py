@@ -797,7 +797,9 @@ def _wait_until(condition: Callable[[], bool], timeout: float, what: str) -> Non
 
 def main() -> None:
     with mariadb() as one, postgres() as two, s3() as three, toxiproxy() as four:
-        print(one.url, two.url, three, four.url, "Ctrl-C stops them all.", sep="\n", flush=True)
+        keys = f"access key {three.access_key_id}, secret {three.secret_access_key}"
+        print(one.url, two.url, f"S3: {three.endpoint_url}, {keys}", f"toxiproxy: {four.url}", sep="\n")
+        print("Ctrl-C stops them all.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
 
