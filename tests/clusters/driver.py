@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.system.syncing import Notes, sync_place
+from tests.system.syncing import Notes, own_parts, sync_place
 from tidegate.config.project import Project
 from tidegate.spark.session import LazySession
 from tidegate.sync.library import open_session
@@ -51,8 +51,9 @@ def driver() -> Iterator[Driver]:
 
 
 def _sync(folder: Path, request: Request, alter: Alter) -> tuple[SyncResult, list[str]]:
-    notes = Notes()
-    return sync_place(folder, request, _session(folder), notes, alter), notes.texts
+    notes, parts = Notes(), own_parts(folder)
+    alter(parts)
+    return sync_place(folder, request, _session(folder), notes, parts), notes.texts
 
 
 def _ask(question: Callable[[LazySession], Any], folder: Path) -> Any:

@@ -39,7 +39,11 @@ def test_everything_is_shown_but_secrets(folder_with_secrets: Folder) -> None:
         "password": "***",
         "port": 3306,
     }
-    assert described["state"]["shared"] == {"type": "sql", "url": "postgresql://app:***@db/state"}
+    assert described["state"]["shared"] == {
+        "type": "sql",
+        "url": "postgresql://app:***@db/state",
+        "lease_seconds": 60,
+    }
     assert described["spark"]["conf"] == {
         "spark.sql.ansi.enabled": "true",
         "spark.hadoop.fs.s3a.secret.key": "***",

@@ -1,4 +1,4 @@
-"""A sync in a process of its own, with one of its parts set to kill it.
+"""A sync in a process of its own, with one of its parts set to kill or stop it.
 
 python -m tests.crash.victim PROJECT '{"part": "store", "method": "write", "nth": 3, "moment": "after"}'
 """
@@ -6,11 +6,12 @@ python -m tests.crash.victim PROJECT '{"part": "store", "method": "write", "nth"
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.system.syncing import sync_place
+from tests.system.syncing import own_parts, sync_place
 from tidegate.config.project import Project
 from tidegate.sync.library import open_session
 from tidegate.sync.parts import Parts
@@ -21,10 +22,12 @@ from tidegate.testing.faults import Fault, Faulty, Moment
 
 def main(folder: str, described: str) -> int:
     plan = json.loads(described)
+    parts = own_parts(Path(folder))
+    strike(parts, plan)
     session = open_session(Project.load(Path(folder)))
-    return sync_place(
-        Path(folder), Request(), session, Silence(), lambda parts: strike(parts, plan)
-    ).exit_code
+    result = sync_place(Path(folder), Request(), session, Silence(), parts)
+    print(*[table.error for table in result.tables.values() if table.error])
+    return result.exit_code
 
 
 def strike(parts: Parts, plan: dict[str, Any]) -> None:
@@ -35,6 +38,7 @@ def strike(parts: Parts, plan: dict[str, Any]) -> None:
         Moment(plan.get("moment", "before")),
         plan.get("event"),
         plan.get("worker", False),
+        signal=plan.get("signal", signal.SIGKILL),
     )
     match plan["part"]:
         case "store":

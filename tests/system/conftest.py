@@ -51,7 +51,7 @@ class Place:
         write_project(self.folder, sources, self.warehouse, chosen, sections=self.sections, **pipeline)
 
     def sync(self, **request: Any) -> SyncResult:
-        return sync_place(self.folder, Request(**request), self.session(), self.notes, parts=self.parts())
+        return sync_place(self.folder, Request(**request), self.session(), self.notes, self.parts())
 
     def synced(self, **request: Any) -> TableResult:
         """Sync one table and demand that nothing failed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,18 +28,11 @@ class Notes(Silence):
 
 
 def sync_place(
-    folder: Path,
-    request: Request,
-    session: LazySession,
-    progress: Progress,
-    alter: Callable[[Parts], None] = lambda _: None,
-    *,
-    parts: Parts | None = None,
+    folder: Path, request: Request, session: LazySession, progress: Progress, parts: Parts | None = None
 ) -> SyncResult:
-    """Sync the project in a folder, with its own parts or these; `alter` may change some of them."""
+    """Sync the project in a folder, with its own parts or with these."""
     pipeline = Project.load(folder).pipeline("shop")
-    parts = parts or open_parts(pipeline, command="test")
-    alter(parts)
+    parts = parts or own_parts(folder)
     try:
         return sync_pipeline(
             pipeline,
@@ -53,3 +45,7 @@ def sync_place(
         )
     finally:
         parts.close()
+
+
+def own_parts(folder: Path) -> Parts:
+    return open_parts(Project.load(folder).pipeline("shop"), command="test")

@@ -73,6 +73,7 @@ class Model(BaseModel):
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST = timedelta(days=3650)
+_SHORTEST_LEASE, _LONGEST_LEASE = timedelta(seconds=2), timedelta(hours=1)
 
 
 def _duration(value: Any) -> timedelta:
@@ -90,6 +91,12 @@ def _duration(value: Any) -> timedelta:
     if not timedelta(0) <= found <= _LONGEST:
         raise ValueError("expected a duration between 0 and ten years")
     return found
+
+
+def _lease_time(value: timedelta) -> timedelta:
+    if not _SHORTEST_LEASE <= value <= _LONGEST_LEASE:
+        raise ValueError("expected a duration between 2 seconds and an hour")
+    return value
 
 
 def _moment(value: Any) -> datetime:
@@ -182,6 +189,7 @@ Names = Annotated[tuple[Text, ...], BeforeValidator(_one_or_many), AfterValidato
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+LeaseTime = Annotated[Duration, AfterValidator(_lease_time)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Zone = Annotated[str, AfterValidator(_zone)]
 ProjectPath = Annotated[Path, AfterValidator(_from_root)]
@@ -391,12 +399,18 @@ class S3Staging(Bucket):
     type: Literal["s3"] = "s3"
 
 
-class LocalState(Model):
+class Leasing(Model):
+    """What all stores have in common."""
+
+    lease_seconds: LeaseTime = timedelta(seconds=60)
+
+
+class LocalState(Leasing):
     type: Literal["local"] = "local"
     path: ProjectPath
 
 
-class SqlState(Model):
+class SqlState(Leasing):
     type: Literal["sql"] = "sql"
     url: DatabaseUrl
     """It may carry a password."""
@@ -410,11 +424,11 @@ class SqlState(Model):
         return self
 
 
-class S3State(Bucket):
+class S3State(Bucket, Leasing):
     type: Literal["s3"] = "s3"
 
 
-class DeltaState(Model):
+class DeltaState(Leasing):
     type: Literal["delta"] = "delta"
     path: Place
 

@@ -49,7 +49,7 @@ class Extractor:
         if missing:
             self._watch(held, job, ledger, missing, snapshot)
         self._commit(held, ledger, job)
-        self._demand_complete(held, job)
+        self._demand_complete(held, job, ledger)
 
     def paths(self, job: TableJob, run: Run) -> SegmentPath:
         return paths_of(job.settings, job.stream, run)
@@ -92,10 +92,17 @@ class Extractor:
             self.proved[ledger.key(receipt)] = StagedChunk.of(receipt)
             self.progress.staged(job.stream, receipt)
 
-    def _demand_complete(self, held: HeldStream, job: TableJob) -> None:
+    def _demand_complete(self, held: HeldStream, job: TableJob, ledger: _Receipts) -> None:
         if not held.mark.current_run.chunks_left:
             return
         self.deadline.demand(self.clock(), where=str(job.stream), stopped="between two chunks")
+        if ledger.unseen:
+            raise StagingError(
+                f"a task has staged {ledger.unseen[0]}, and from here it cannot be seen as it was written",
+                where=self.staging.url(),
+                hint="staging has to be one place for the driver and all tasks: on a cluster, S3 or a folder "
+                "that all machines share. Nothing was lost",
+            )
         raise StagingError("some chunks left no receipt", where=str(job.stream), hint="run it again")
 
     def _extraction(self, job: TableJob, run: Run) -> Extraction:
@@ -149,6 +156,8 @@ class _Receipts:
         self._paths = paths
         self._seen: set[str] = set()
         self._found: dict[int, Receipt] = {}
+        self.unseen: list[str] = []
+        """Segments that receipts speak of, and that are not there."""
 
     def collect(self) -> None:
         """Look for what the tasks, or those of an earlier attempt, have left in staging."""
@@ -157,9 +166,11 @@ class _Receipts:
     def add(self, found: list[Receipt]) -> None:
         """Take those that count; each is looked at once, whichever way it comes."""
         fresh = [receipt for receipt in found if self._fits(receipt)]
-        for receipt in self._whole(fresh):
+        whole = self._whole(fresh)
+        for receipt in whole:
             self._seen.add(self.key(receipt))
             self._found.setdefault(receipt.chunk, receipt)
+        self.unseen = [receipt.segment.key for receipt in fresh if receipt.segment and receipt not in whole]
 
     def key(self, receipt: Receipt) -> str:
         return self._paths.receipt(receipt.chunk, receipt.attempt)

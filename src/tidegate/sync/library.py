@@ -72,6 +72,7 @@ def open_parts(pipeline: Pipeline, *, command: str) -> Parts:
         open_source=partial(_open_source, pipeline.source, pipeline.primary),
         open_target=partial(target_of, pipeline.target),
         holder=this_process(command),
+        lease=pipeline.state.lease_seconds,
     )
 
 

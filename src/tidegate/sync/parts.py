@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from tidegate.core.errors import TidegateError
@@ -15,7 +15,7 @@ from tidegate.core.watermark import StreamId
 from tidegate.sources.contract import Source
 from tidegate.staging.contract import Staging
 from tidegate.state.contract import Store
-from tidegate.state.hold import HeldStream, hold
+from tidegate.state.hold import TTL, HeldStream, hold
 from tidegate.targets.contract import Target
 
 _Part = TypeVar("_Part", Source, Target)
@@ -30,6 +30,8 @@ class Parts:
     open_source: Callable[[], Source]
     open_target: Callable[[], Target]
     holder: Holder
+    lease: timedelta = TTL
+    """How long a stream stays ours without a sign of life."""
     _here: threading.local = field(default_factory=threading.local)
     _opened: list[Source | Target] = field(default_factory=list)
 
@@ -48,7 +50,7 @@ class Parts:
     def hold(
         self, stream: StreamId, clock: Callable[[], datetime], token: Callable[[], str]
     ) -> AbstractContextManager[HeldStream]:
-        return hold(self.store, stream, holder=self.holder, clock=clock, nonce=token())
+        return hold(self.store, stream, holder=self.holder, clock=clock, nonce=token(), ttl=self.lease)
 
     def disconnect(self) -> None:
         """Drop this thread's connections; the next one to ask gets fresh ones."""

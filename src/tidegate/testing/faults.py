@@ -1,4 +1,4 @@
-"""Faults on purpose: a part that kills its process at a chosen call.
+"""Faults on purpose: a part that kills or stops its process at a chosen call.
 
 Every part of a sync stands behind a contract, so a fault needs no hook in the product: wrap the part.
 A wrapped staging travels to Spark's workers and kills those.
@@ -23,7 +23,7 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """Die at the n-th call of a method, just before it or just after it."""
+    """Die, or stand still, at the n-th call of a method, just before it or just after it."""
 
     method: str
     nth: int = 1
@@ -33,6 +33,8 @@ class Fault:
     only_in_workers: bool = False
     """Spare the process that made the fault: die only where a copy of it has travelled."""
     home: int = field(default_factory=os.getpid)
+    signal: int = signal.SIGKILL
+    """What the process sends to itself."""
 
     def counts(self, events: Sequence[Event]) -> bool:
         return self.event is None or any(event.kind == self.event for event in events)
@@ -40,7 +42,7 @@ class Fault:
     def strike(self, calls: int, moment: Moment) -> None:
         spared = self.only_in_workers and os.getpid() == self.home
         if calls == self.nth and moment is self.moment and not spared:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signal)
 
 
 class Faulty:
