@@ -1,7 +1,7 @@
 """Servers that no package manager brings: built once with Go, and kept in the user's cache.
 
-`python -m tests.built` builds what is missing. It needs the standard library alone, so that it can run in an
-environment that holds nothing but Go.
+`python -m tests.built` builds what is missing, `python -m tests.built check` only fails if something is. It
+needs the standard library alone, so that it can run in an environment that holds nothing but Go.
 """
 
 from __future__ import annotations
@@ -147,8 +147,14 @@ def _workshop() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> None:
+    if arguments == ["check"]:
+        sys.exit(1 if _missing(PROGRAMS) else 0)
     try:
         build(PROGRAMS)
     except BuildError as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
