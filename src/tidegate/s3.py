@@ -114,15 +114,34 @@ class S3Place:
         action: str = "s3:GetObject",
         answer_seconds: float = ANSWER_SECONDS,
     ) -> tuple[bytes, str]:
-        """A small object, whole, and its ETag. Raises `Absent`.
+        """A small object, whole, and its ETag. Raises `Absent`."""
+        body, answer = self.fetch(key, refused=refused, action=action, answer_seconds=answer_seconds)
+        return body, answer["ETag"]
 
-        botocore asks again when there is no answer; we do when the line breaks in the middle of one.
+    def fetch(
+        self,
+        key: str,
+        wanted: dict[str, str] | None = None,
+        *,
+        refused: type[TidegateError],
+        action: str = "s3:GetObject",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> tuple[bytes, dict[str, Any]]:
+        """An object, or as much of it as is `wanted`, and what else the answer says. Raises `Absent`.
+
+        botocore asks again when there is no answer; we do when the line breaks in the middle of one. Of an
+        object without a byte no range can be had: then there is nothing, and no answer.
         """
         for attempt in range(1, ATTEMPTS + 1):
             with self.asking(action, key, refused=refused, answer_seconds=answer_seconds) as client:
-                answer = client.get_object(Bucket=self.bucket, Key=key)
                 try:
-                    return answer["Body"].read(), answer["ETag"]
+                    answer = client.get_object(Bucket=self.bucket, Key=key, **(wanted or {}))
+                except client.exceptions.ClientError as error:
+                    if error.response["Error"]["Code"] != "InvalidRange":
+                        raise
+                    return b"", {}
+                try:
+                    return answer["Body"].read(), answer
                 except _broken_off():
                     if attempt == ATTEMPTS:
                         raise

@@ -6,8 +6,8 @@ import io
 import re
 from typing import Any
 
-from tidegate.core.errors import ConnectError, LoginRefused, StagingError
-from tidegate.s3 import ATTEMPTS, Absent, S3Place, Unmet
+from tidegate.core.errors import StagingError
+from tidegate.s3 import Absent, S3Place, Unmet
 
 READ_AHEAD = 8 * 2**20
 """Bytes of one request, if fewer are asked for: what is read next mostly lies next to it."""
@@ -32,9 +32,9 @@ class S3File(io.RawIOBase):
 
     @classmethod
     def open(cls, place: S3Place, key: str) -> S3File:
-        answer, tail = _fetched(place, key, f"bytes=-{READ_AHEAD}")
-        whole = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.get("ContentRange", ""))
-        return cls(place, key, tail, int(whole[1]) if whole else len(tail), answer.get("ETag", ""))
+        tail, answer = _fetched(place, key, Range=f"bytes=-{READ_AHEAD}")
+        found = re.fullmatch(r"bytes \d+-\d+/(\d+)", answer.get("ContentRange", ""))
+        return cls(place, key, tail, int(found[1]) if found else len(tail), answer.get("ETag", ""))
 
     def readable(self) -> bool:
         return True
@@ -82,7 +82,8 @@ class S3File(io.RawIOBase):
         return self._block[start - self._start : start - self._start + wanted]
 
     def _range(self, start: int, stop: int) -> bytes:
-        _, data = _fetched(self._place, self._key, f"bytes={start}-{stop - 1}", IfMatch=self._etag)
+        wanted = f"bytes={start}-{stop - 1}"
+        data, _ = _fetched(self._place, self._key, Range=wanted, IfMatch=self._etag)
         if len(data) != stop - start:
             raise StagingError(f"{stop - start} bytes were asked for, {len(data)} came", where=self._where)
         return data
@@ -94,36 +95,14 @@ class S3File(io.RawIOBase):
 
 def fetched(place: S3Place, key: str) -> bytes:
     """The whole object; S3's client compares it with the checksum that S3 keeps."""
-    return _fetched(place, key)[1]
+    return _fetched(place, key)[0]
 
 
-def _fetched(
-    place: S3Place, key: str, wanted: str | None = None, **conditions: str
-) -> tuple[dict[str, Any], bytes]:
-    """An answer and its body, asked for again if the line breaks in the middle of it."""
-    options = {**conditions, **({"Range": wanted} if wanted else {})}
+def _fetched(place: S3Place, key: str, **wanted: str) -> tuple[bytes, dict[str, Any]]:
     where = f"s3://{place.bucket}/{key}"
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _answer(place, key, options)
-        except Absent:
-            raise StagingError("the object is missing", where=where) from None
-        except Unmet:
-            raise StagingError("the object was replaced while it was read", where=where) from None
-        except ConnectError as error:
-            if isinstance(error, LoginRefused) or attempt == ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
-
-
-def _answer(place: S3Place, key: str, options: dict[str, str]) -> tuple[dict[str, Any], bytes]:
-    from botocore.exceptions import ClientError
-
-    with place.asking("s3:GetObject", key, refused=StagingError) as client:
-        try:
-            answer = client.get_object(Bucket=place.bucket, Key=key, **options)
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "InvalidRange":  # an object without a byte has no range
-                return {}, b""
-            raise
-        return answer, answer["Body"].read()
+    try:
+        return place.fetch(key, wanted, refused=StagingError)
+    except Absent:
+        raise StagingError("the object is missing", where=where) from None
+    except Unmet:
+        raise StagingError("the object was replaced while it was read", where=where) from None
