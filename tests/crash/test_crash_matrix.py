@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.spark_servers import SparkServer
 from tests.system.conftest import Build, Place
-from tests.system.shop import FULL_SYNC, HYBRID, LONG_AGO
+from tests.system.shop import FULL_SYNC, HYBRID, LONG_AGO, in_s3
 from tidegate.core.watermark import StreamId
 from tidegate.staging.layout import RECEIPTS, is_marker, run_of
 
@@ -65,17 +66,36 @@ WORKER: dict[str, dict[str, Any]] = {
 }
 
 
+ALONE = (
+    "after extraction progress is committed",
+    "between the rows and the loaded mark",
+    "between the marker and the end of the receipts",
+)
+
+
 @pytest.fixture
-def place(build: Build) -> Place:
-    made = build("sqlite-duckdb")
-    made.shop.create()
-    made.shop.insert(300)
-    made.configure({"orders": {**HYBRID, "write_mode": "append"}}, processing={"batch_size": 100})
-    return made
+def alone(build: Build) -> Place:
+    """A sync that is all of Spark: when it is killed, its tasks die with it."""
+    return _filled(build("sqlite-duckdb"))
+
+
+@pytest.fixture(params=["files", "s3"])
+def place(request: pytest.FixtureRequest, build: Build, spark_connect: SparkServer) -> Place:
+    """A sync whose tasks run on a server, and go on when it is killed; all it keeps is in files or in S3."""
+    kept = in_s3(request.getfixturevalue("fresh_bucket")) if request.param == "s3" else {}
+    return _filled(build("sqlite-duckdb"), {"spark": spark_connect.spark, **kept})
+
+
+def _filled(place: Place, sections: dict[str, Any] | None = None) -> Place:
+    place.shop.create()
+    place.shop.insert(300)
+    place.sections = sections or {}
+    place.configure({"orders": {**HYBRID, "write_mode": "append"}}, processing={"batch_size": 100})
+    return place
 
 
 def _victim(folder: Path, fault: dict[str, Any]) -> int:
-    """The exit code of the sync; minus nine when it was killed. Spark's processes die with it."""
+    """The exit code of the sync; minus nine when it was killed."""
     command = [sys.executable, "-m", "tests.crash.victim", str(folder), json.dumps(fault)]
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(root)}
@@ -96,6 +116,20 @@ def test_a_sync_killed_in_the_driver_is_made_whole_by_the_next(place: Place, fau
     _demand_markers(place)
 
 
+@pytest.mark.parametrize("fault", [DRIVER[name] for name in ALONE], ids=ALONE)
+def test_a_sync_killed_with_all_of_its_spark_is_made_whole_by_the_next(
+    alone: Place, fault: dict[str, Any]
+) -> None:
+    assert _victim(alone.folder, fault) == -signal.SIGKILL
+
+    _demand_no_dangling_segment(alone)
+    alone.synced()
+
+    alone.agree()
+    _demand_markers(alone)
+    assert not list(alone.parts().staging.list(RECEIPTS))
+
+
 @pytest.mark.parametrize("fault", WORKER.values(), ids=WORKER.keys())
 def test_a_sync_whose_spark_worker_is_killed_is_made_whole_by_the_next(
     place: Place, fault: dict[str, Any]
@@ -108,19 +142,15 @@ def test_a_sync_whose_spark_worker_is_killed_is_made_whole_by_the_next(
     place.agree()
 
 
-LOADING = {
-    name: DRIVER[name] for name in ("before the rows are loaded", "between the rows and the loaded mark")
-}
+LOADING = ("before the rows are loaded", "between the rows and the loaded mark")
 
 
-@pytest.mark.parametrize("fault", LOADING.values(), ids=LOADING.keys())
+@pytest.mark.parametrize("fault", [DRIVER[name] for name in LOADING], ids=LOADING)
 @pytest.mark.parametrize("table", [HYBRID, FULL_SYNC], ids=["merge", "replace"])
 def test_a_sync_into_postgresql_killed_around_the_load_is_made_whole_by_the_next(
-    build: Build, table: dict[str, str], fault: dict[str, Any]
+    build: Build, spark_connect: SparkServer, table: dict[str, str], fault: dict[str, Any]
 ) -> None:
-    place = build("sqlite-postgres")
-    place.shop.create()
-    place.shop.insert(300)
+    place = _filled(build("sqlite-postgres"), {"spark": spark_connect.spark})
     place.configure({"orders": table}, processing={"batch_size": 100})
     assert _victim(place.folder, fault) == -signal.SIGKILL
 
@@ -137,9 +167,8 @@ def _demand_no_dangling_segment(place: Place) -> None:
 
 
 def _demand_markers(place: Place) -> None:
-    """Every finished run is marked, and its receipts are gone."""
+    """Every finished run is marked."""
     events = place.parts().store.history(StreamId("shop", "orders"))
     runs = {event.run_id for event in events if event.kind == "extracted"}
     keys = [item.key for item in place.parts().staging.list()]
     assert {run_of(key) for key in keys if is_marker(key)} == runs
-    assert not [key for key in keys if key.startswith(RECEIPTS)]

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import yaml
 
-from tests.servers import Server
+from tests.servers import S3Server, Server
 
 _ORDERS = {
     "mysql": """CREATE TABLE orders (id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT,
@@ -178,6 +178,14 @@ def write_project(
         yaml.safe_dump({"pipeline": described, "tables": tables})
     )
     return folder
+
+
+def in_s3(bucket: S3Server) -> dict[str, Any]:
+    """The sections of connections.yml that put staging and state into a bucket."""
+    return {
+        "staging": {"files": {**bucket.config, "prefix": "staging/"}},
+        "state": {"default": {**bucket.config, "prefix": "state/"}},
+    }
 
 
 HYBRID = {"cdc_strategy": "hybrid", "cdc_timestamp_column": "updated_at", "cdc_id_column": "id"}

@@ -9,12 +9,13 @@ import random
 import threading
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from tests.servers import Server, wait_until_replayed
 from tests.system.conftest import Build, Place
-from tests.system.shop import HYBRID, ID_ONLY, TIMESTAMP_ONLY
+from tests.system.shop import HYBRID, ID_ONLY, TIMESTAMP_ONLY, in_s3
 
 STRATEGIES = {"timestamp_only": TIMESTAMP_ONLY, "hybrid": HYBRID, "id_only": ID_ONLY}
 NOW = {"mysql": "NOW(6)", "postgresql": "now() AT TIME ZONE 'UTC'"}
@@ -66,12 +67,19 @@ class Writers:
                 (connection.rollback if dice.random() < 0.15 else connection.commit)()
 
 
+@pytest.fixture(params=["files", "s3"])
+def sections(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where staging and state are kept."""
+    return in_s3(request.getfixturevalue("fresh_bucket")) if request.param == "s3" else {}
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 @pytest.mark.parametrize("source", ["mariadb", "postgres"])
 def test_rows_of_transactions_that_commit_late_arrive_once(
-    build: Build, source: str, strategy: dict[str, str]
+    build: Build, source: str, strategy: dict[str, str], sections: dict[str, Any]
 ) -> None:
     place = build(f"{source}-duckdb")
+    place.sections = sections
     place.shop.create()
     place.configure({"orders": {**strategy, "write_mode": "append"}}, ceiling=CEILING)
 
@@ -85,8 +93,11 @@ def test_rows_of_transactions_that_commit_late_arrive_once(
 
 
 @pytest.mark.parametrize("source", ["mariadb", "postgres"])
-def test_updates_that_commit_late_arrive_in_their_last_version(build: Build, source: str) -> None:
+def test_updates_that_commit_late_arrive_in_their_last_version(
+    build: Build, source: str, sections: dict[str, Any]
+) -> None:
     place = build(f"{source}-postgres")
+    place.sections = sections
     place.shop.create()
     now, forty = NOW[place.shop.kind], place.shop.numbers(40)
     place.shop.execute(
