@@ -11,6 +11,7 @@ import tidegate
 
 def test_the_public_names_are_these() -> None:
     assert sorted(tidegate.__all__) == [
+        "Archive",
         "SyncResult",
         "WatermarkTracker",
         "__version__",

@@ -5,6 +5,7 @@
     result = tidegate.sync(project=".", pipeline="shop")
     store = tidegate.open_store("file:///path/to/state")
     tracker = tidegate.WatermarkTracker(store)
+    archived = tidegate.Archive("watermark-config.yaml").run_cycle()
 
 Everything that is public has its name in `__all__`, and is imported when it is first used.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidegate.archive.library import Archive
     from tidegate.state.opening import open_store
     from tidegate.sync.library import sync
     from tidegate.sync.result import SyncResult
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["SyncResult", "WatermarkTracker", "__version__", "open_store", "sync"]
+__all__ = ["Archive", "SyncResult", "WatermarkTracker", "__version__", "open_store", "sync"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +33,8 @@ def __getattr__(name: str) -> Any:
         case "sync":
             # The package itself: it can be called, so that its name means one thing, imported or not.
             return import_module("tidegate.sync")
+        case "Archive":
+            return import_module("tidegate.archive.library").Archive
         case "SyncResult":
             return import_module("tidegate.sync.result").SyncResult
         case "WatermarkTracker":

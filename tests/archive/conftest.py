@@ -44,6 +44,8 @@ class Site:
     folder: Path
     files: dict[str, bytes] = field(default_factory=dict)
     """What every file in the table holds, by uid."""
+    base: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Sections of the configuration that stay the same throughout a test."""
     noise: random.Random = field(default_factory=lambda: random.Random(7))
     watching: Listening = field(default_factory=Listening)
 
@@ -101,8 +103,9 @@ class Site:
             },
             "watermark": {"config_db_url": self.server.url, "default_archived_until": START.isoformat()},
         }
-        for name, section in sections.items():
-            data.setdefault(name, {}).update(section)
+        for part in (self.base, sections):
+            for name, section in part.items():
+                data.setdefault(name, {}).update(section)
         self.config_file.write_text(yaml.safe_dump(data), encoding="utf-8")
         return self.config
 

@@ -29,7 +29,7 @@ from tidegate.archive.config import ArchiveConfig
 from tidegate.archive.files import Files
 from tidegate.archive.index import add_window, merge_if_many
 from tidegate.archive.listing import FileTable
-from tidegate.archive.mark import Mark, MarkTable
+from tidegate.archive.mark import Mark
 from tidegate.archive.packing import Packing
 from tidegate.archive.place import ArchivePlace
 from tidegate.archive.records import (
@@ -79,6 +79,16 @@ class Packer(Protocol):
         ...
 
 
+class Marks(Protocol):
+    """Where the mark is kept."""
+
+    def read(self) -> Mark | None: ...
+
+    def begin(self, mark: Mark) -> Mark: ...
+
+    def move(self, before: datetime, after: datetime) -> None: ...
+
+
 class Watching(Protocol):
     """Somebody watches, and may want to stop."""
 
@@ -124,7 +134,7 @@ class Tools:
     place: ArchivePlace
     store: Store
     table: FileTable
-    mark: MarkTable
+    mark: Marks
     packer: Packer
     holder: Holder
     clock: Callable[[], datetime]
@@ -595,6 +605,13 @@ def first_mark(tools: Tools, watching: Watching) -> Mark:
             f"{left_out:,} older files are left out"
         )
     return Mark(told, config.database.lag_days)
+
+
+def files_archived(store: Store, config: ArchiveConfig) -> int:
+    """How many files this archive has packed, in all its windows."""
+    table = config.database.table_name
+    marks = [store.read(StreamId(PIPELINE, name)).watermark for name in (table, f"{table}, late")]
+    return sum(mark.loaded.rows_total for mark in marks if mark is not None)
 
 
 def began(store: Store, stream: StreamId) -> Position | None:

@@ -7,12 +7,14 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.records import ProblemKind
+from tidegate.core.errors import ArchiveError, LoginRefused
+from tidegate.s3 import Absent, S3Place, Unmet
 
 
 class Unpackable(Exception):
@@ -40,6 +42,8 @@ class Files:
 
     root: bytes | None = None
     """Where relative paths begin."""
+    s3: S3Place | None = None
+    """How buckets are reached; each location names its own."""
 
     @contextmanager
     def open(self, location: bytes | None) -> Iterator[OpenFile]:
@@ -50,12 +54,21 @@ class Files:
             path = location
         elif scheme.lower() == b"file":
             path = _path_of(rest)
+        elif scheme.lower() == b"s3":
+            yield self._in_s3(rest)
+            return
         else:
             raise Unpackable(
                 ProblemKind.UNREADABLE, f"there is no way to read `{scheme.decode(errors='replace')}://`"
             )
         with _opened(self._absolute(path)) as file:
             yield file
+
+    def _in_s3(self, rest: bytes) -> OpenFile:
+        bucket, _, key = rest.decode(errors="surrogateescape").partition("/")
+        if not bucket or not key:
+            raise Unpackable(ProblemKind.UNREADABLE, "the location names no object")
+        return _S3File(replace(self.s3 or S3Place(""), bucket=bucket, prefix=""), key)
 
     def _absolute(self, path: bytes) -> bytes:
         if b"\0" in path:
@@ -127,4 +140,53 @@ def _read(descriptor: int, length: int) -> bytes:
     pieces = [data]
     while (missing := length - sum(map(len, pieces))) and (data := os.read(descriptor, missing)):
         pieces.append(data)
+    return b"".join(pieces)
+
+
+class _S3File:
+    """An object. Whatever is written to it meanwhile, a request brings one version of it."""
+
+    def __init__(self, place: S3Place, key: str) -> None:
+        self._place = place
+        self._key = key
+        with self._said(), self._asking() as client:
+            answer = client.head_object(**self._named)
+        self.size = int(answer["ContentLength"])
+        self._version = answer["ETag"]
+
+    def content(self) -> Iterator[bytes]:
+        left = self.size
+        with self._said(), self._asking() as client:
+            body = client.get_object(**self._named, IfMatch=self._version)["Body"]
+            while left > 0 and (piece := _filled(body, min(WHOLE, left))):
+                left -= len(piece)
+                yield piece
+        if left:
+            raise Unpackable(ProblemKind.CHANGED, "it is shorter than it was said to be")
+
+    def _asking(self) -> Any:
+        return self._place.asking("s3:GetObject", self._key, refused=ArchiveError)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"Bucket": self._place.bucket, "Key": self._key}
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except Absent as error:
+            raise Unpackable(ProblemKind.MISSING, "there is no such object") from error
+        except Unmet as error:
+            raise Unpackable(ProblemKind.CHANGED, "it changed while it was read") from error
+        except LoginRefused as error:
+            raise Unpackable(ProblemKind.UNREADABLE, error.message) from error
+
+
+def _filled(body: Any, length: int) -> bytes:
+    """A piece of exactly this length, unless the end comes first."""
+    pieces = []
+    while length > 0 and (piece := body.read(length)):
+        pieces.append(piece)
+        length -= len(piece)
     return b"".join(pieces)

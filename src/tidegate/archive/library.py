@@ -9,21 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
 
 from tidegate.archive.config import ArchiveConfig, read_config
-from tidegate.archive.cycle import Cycle, CycleResult, Share, Tools, Watching
+from tidegate.archive.cycle import Cycle, CycleResult, Packer, Share, Tools, Watching
 from tidegate.archive.files import Files
 from tidegate.archive.listing import FileTable
 from tidegate.archive.mark import MarkTable
-from tidegate.archive.packers import InProcess
+from tidegate.archive.packers import InProcess, OnSpark
 from tidegate.archive.place import ArchivePlace, LocalPlace
 from tidegate.archive.records import PartReceipt
+from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.core.windows import Window
+from tidegate.s3 import S3Place
 from tidegate.sources.postgresql import PostgreSQL
+from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.state.clock import new_token, now
-from tidegate.state.opening import open_store
 from tidegate.state.process import this_process
 
 
@@ -66,19 +72,24 @@ class Archive:
 
 @contextmanager
 def open_tools(
-    config: ArchiveConfig, *, command: str, clock: Callable[[], datetime] = now
+    config: ArchiveConfig,
+    *,
+    command: str,
+    session: LazySession | None = None,
+    clock: Callable[[], datetime] = now,
 ) -> Iterator[Tools]:
     """What a cycle works with. Nothing is connected to yet; `command` is what leases say holds them."""
     place = open_place(config)
+    store = place.store()
     table = FileTable(config.database, PostgreSQL(config.files_login))
     try:
         yield Tools(
             config=config,
             place=place,
-            store=open_store(place.state_url),
+            store=store,
             table=table,
             mark=MarkTable(config.mark_login),
-            packer=InProcess(),
+            packer=_packer(config, session),
             holder=this_process(command),
             clock=clock,
             token=new_token,
@@ -86,12 +97,44 @@ def open_tools(
         )
     finally:
         table.close()
+        store.close()
+
+
+def open_session(config: ArchiveConfig) -> LazySession:
+    """The session that packs. It starts when there is something to pack."""
+    return LazySession(spark_settings(config))
+
+
+def spark_settings(config: ArchiveConfig) -> SparkSettings:
+    options = config.spark
+    return SparkSettings(master=options.master, remote=options.remote, conf=dict(options.conf))
+
+
+def _packer(config: ArchiveConfig, session: LazySession | None) -> Packer:
+    match config.packer.engine:
+        case "process":
+            return InProcess()
+        case "spark":
+            return OnSpark(session or open_session(config))
 
 
 def open_place(config: ArchiveConfig) -> ArchivePlace:
-    return LocalPlace(Path(config.packer.output_dir))
+    output = config.packer.output_dir
+    if not output.startswith("s3://"):
+        return LocalPlace(Path(output.removeprefix("file://")))
+    named = S3Place.at(output)
+    return S3ArchivePlace(replace(_access(config), bucket=named.bucket, prefix=named.prefix))
 
 
 def open_files(config: ArchiveConfig) -> Files:
     root = config.packer.input_dir
-    return Files(os.fsencode(root) if root is not None else None)
+    return Files(os.fsencode(root) if root is not None else None, _access(config))
+
+
+def _access(config: ArchiveConfig) -> S3Place:
+    given = {name: value for name, value in config.packer.s3 if value is not None}
+    plain: dict[str, Any] = {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else value
+        for name, value in given.items()
+    }
+    return S3Place("", **plain)

@@ -96,6 +96,20 @@ class FileTable:
     def _location(self) -> Column:
         return self._column(self._config.location_column)
 
+    @property
+    def uid_type(self) -> str:
+        """As the database writes it."""
+        return self._uid.native
+
+    @property
+    def uid_is_key(self) -> bool:
+        return self.relation.schema.key == (self._uid.name,)
+
+    def location_as_bytes(self, alias: str) -> str:
+        """SQL for where a file lies, as `Row.location` has it."""
+        name = f"{alias}.{self._quoted(self._location)}"
+        return name if self._location.type.kind is Kind.BYTES else f"convert_to({name}::text, 'UTF8')"
+
     def _column(self, name: str) -> Column:
         return self._source.columns(self.relation, (name,))[0]
 
@@ -193,8 +207,11 @@ class FileTable:
             moment = moment.replace(tzinfo=ZoneInfo(self._config.created_at_timezone))
         return moment.astimezone(UTC)
 
+    def quote(self, name: str) -> str:
+        return self._database.quote(name)
+
     def _quoted(self, column: Column) -> str:
-        return self._database.quote(column.name)
+        return self.quote(column.name)
 
     def close(self) -> None:
         self._source.close()

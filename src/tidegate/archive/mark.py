@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 
@@ -45,6 +45,8 @@ class Mark:
 @dataclass(frozen=True)
 class MarkTable:
     login: Login
+    schema: str | None = None
+    """Where the table lies, unless it is where the user's search path leads."""
 
     def read(self) -> Mark | None:
         """The mark, or nothing if the table or its row is missing."""
@@ -103,17 +105,18 @@ class MarkTable:
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
-        with errors(self.login, TABLE), connect(self.login) as session:
+        with errors(self.login, TABLE), connect(self.login, self.schema) as session:
             yield session
 
 
-def connect(login: Login, application: LiteralString = "tidegate archive") -> psycopg.Connection[Any]:
+def connect(login: Login, schema: str | None = None) -> psycopg.Connection[Any]:
     """A session that may write. Each statement is a transaction of its own."""
+    path = f" -c search_path={schema}" if schema else ""
     return psycopg.connect(
-        application_name=application,
+        application_name="tidegate archive",
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         client_encoding="UTF8",
-        options="-c TimeZone=UTC",
+        options=f"-c TimeZone=UTC{path}",
         autocommit=True,
         **libpq.parameters(login),
     )

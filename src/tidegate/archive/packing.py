@@ -70,7 +70,7 @@ class _Part:
         self._part = part
         span = span_of(int(part, 16), work.n_bits)
         self._rows = rows_of(work.place, work.listing, span)
-        self._known = _Known(work.place, fingerprints_of(work.place, work.listing, span), span)
+        self._known = Known(work.place, fingerprints_of(work.place, work.listing, span), span)
         self._output = _Output(work, part, stack)
         self._problems: list[Problem] = []
         self._stopped = False
@@ -171,7 +171,7 @@ def _sum_of(file: OpenFile) -> bytes:
     return digest.digest()
 
 
-class _Known:
+class Known:
     """What earlier windows have packed of a part."""
 
     def __init__(self, place: ArchivePlace, fingerprints: list[int], span: tuple[int, int]) -> None:

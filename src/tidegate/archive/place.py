@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from tidegate.archive.shard import Bytes
 from tidegate.core.errors import ArchiveError
+from tidegate.state.contract import Store
 
 _UNFINISHED = ".unfinished-"
 
@@ -68,9 +69,8 @@ class ArchivePlace(Protocol):
         """An object's address, for messages."""
         ...
 
-    @property
-    def state_url(self) -> str:
-        """The store that lies beside the shards."""
+    def store(self) -> Store:
+        """The store that lies beside the shards: leases, planned windows, history."""
         ...
 
 
@@ -158,9 +158,10 @@ class LocalPlace:
     def where(self, key: str) -> str:
         return str(self._path(key))
 
-    @property
-    def state_url(self) -> str:
-        return (self.root.absolute() / "_tidegate" / "state").as_uri()
+    def store(self) -> Store:
+        from tidegate.state.local import LocalStore
+
+        return LocalStore(self.root / "_tidegate" / "state")
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")

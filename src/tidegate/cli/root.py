@@ -31,6 +31,7 @@ COMMANDS = {
     "staging": Entry("staging", "Look at staged files, and clean up."),
     "status": Entry("status", "All tables at a glance."),
     "columns": Entry("columns", "Look at what columns are called at the target, and map them."),
+    "archive": Entry("archive", "Pack files that a table lists into shards."),
     "config": Entry("config", "Look at the configuration, and check it."),
     "connections": Entry("connections", "Look at connections, and try them."),
     "backup": Entry("sync", name="backup"),

@@ -31,6 +31,8 @@ Each error says what happened, `where` it happened and, as `hint`, what to do ab
 
 from __future__ import annotations
 
+from tidegate.core.secrecy import hidden
+
 
 class TidegateError(Exception):
     """The root: `message` says what happened, `where` says where, `hint` says what to do."""
@@ -153,3 +155,20 @@ class InvariantBroken(TidegateError):
 
 class OutcomeUnknown(TidegateError):
     transient = True
+
+
+def told(error: TidegateError) -> dict[str, str | None]:
+    """An error as plain values, for a way on which only those travel."""
+    return {
+        "kind": type(error).__name__,
+        "message": hidden(error.message),
+        "where": error.where,
+        "hint": error.hint,
+    }
+
+
+def retold(parts: dict[str, str | None]) -> TidegateError:
+    """The error that `told` made these of."""
+    kind = globals().get(str(parts["kind"]), TidegateError)
+    known = kind if isinstance(kind, type) and issubclass(kind, TidegateError) else TidegateError
+    return known(parts["message"] or "", where=parts["where"], hint=parts["hint"])

@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 
 from tidegate.arrow import arrow_schema
 from tidegate.config.settings import Compression
-from tidegate.core import errors, secrecy
 from tidegate.core.deadlines import NEVER, Deadline
-from tidegate.core.errors import StagingError, TidegateError
+from tidegate.core.errors import StagingError, TidegateError, retold, told
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.strategies import Mask
@@ -88,7 +87,7 @@ def extract(
     answers = numbers.mapInArrow(_task(work, chunks, partitions), _ANSWER).collect()
     for answer in answers:
         if answer["error"]:
-            raise _rebuilt(json.loads(answer["error"]))
+            raise retold(json.loads(answer["error"]))
     return [Receipt.from_json(json.loads(answer["receipt"])) for answer in answers]
 
 
@@ -110,7 +109,7 @@ def _answers(work: Extraction, chunks: list[ChunkRead]) -> Iterator[pa.RecordBat
         try:
             receipt = stage(work, chunk, attempt=secrets.token_hex(4))
         except TidegateError as error:
-            yield _answer(chunk.number, None, json.dumps(_parts(error)))
+            yield _answer(chunk.number, None, json.dumps(told(error)))
             return
         yield _answer(chunk.number, json.dumps(receipt.to_json()), None)
 
@@ -246,19 +245,3 @@ def receipts(staging: Staging, paths: SegmentPath, seen: set[str], first: int = 
 
 def read_receipts(staging: Staging, keys: list[str]) -> list[Receipt]:
     return [Receipt.from_json(json.loads(data)) for data in staging.get_all(keys)]
-
-
-def _parts(error: TidegateError) -> dict[str, str | None]:
-    return {
-        "kind": type(error).__name__,
-        "message": secrecy.hidden(error.message),
-        "where": error.where,
-        "hint": error.hint,
-    }
-
-
-def _rebuilt(parts: dict[str, Any]) -> TidegateError:
-    kind = getattr(errors, str(parts["kind"]), TidegateError)
-    error = kind(parts["message"], where=parts["where"], hint=parts["hint"])
-    assert isinstance(error, TidegateError)
-    return error

@@ -45,8 +45,10 @@ class Landed:
 class Upload(io.RawIOBase):
     """A file to write to; `finish` makes it visible, `abandon` leaves nothing of it."""
 
-    def __init__(self, place: S3Place, key: str, part_bytes: int) -> None:
+    def __init__(self, place: S3Place, key: str, part_bytes: int, *, only_new: bool = False) -> None:
         self._place = place
+        self._condition = {"IfNoneMatch": "*"} if only_new else {}
+        """With it, `finish` raises `Unmet` where an object is there already."""
         self._key = key
         self._part_bytes = part_bytes
         self._part = bytearray()
@@ -169,7 +171,9 @@ class Upload(io.RawIOBase):
     def _put(self) -> dict[str, Any]:
         part = self._let_go()
         with self._asking(writes=True) as client:
-            answer: dict[str, Any] = client.put_object(**self._object, Body=part, ChecksumSHA256=self._sha256)
+            answer: dict[str, Any] = client.put_object(
+                **self._object, **self._condition, Body=part, ChecksumSHA256=self._sha256
+            )
         return answer
 
     def _complete(self) -> dict[str, Any]:
@@ -179,6 +183,7 @@ class Upload(io.RawIOBase):
         with self._asking(writes=True) as client:
             answer: dict[str, Any] = client.complete_multipart_upload(
                 **self._object,
+                **self._condition,
                 UploadId=self._id,
                 MultipartUpload={"Parts": parts},
                 ChecksumType="FULL_OBJECT",

@@ -1,0 +1,83 @@
+"""Moving the mark by hand: audited, never while somebody packs, and never past what is safe by accident."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tidegate.archive.cycle import PIPELINE, Tools
+from tidegate.archive.mark import Mark
+from tidegate.core import transitions
+from tidegate.core.errors import LeaseHeld, UsageError
+from tidegate.core.positions import Position
+from tidegate.core.watermark import Extracted, StreamId, Watermark
+from tidegate.core.windows import Window
+from tidegate.state.hold import hold
+from tidegate.state.process import known_dead
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    before: datetime
+    after: datetime
+    passed_over: int
+    """Files that are behind the new mark and were not behind the old one."""
+
+
+def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> Adjustment:
+    """Move the mark. Going back is always safe: what is packed is not packed again."""
+    _demand_nobody_packs(tools)
+    mark = _known(tools)
+    cutoff = tools.clock() - timedelta(days=mark.lag_days)
+    if to > cutoff and not (force and reason):
+        raise UsageError(
+            f"the mark would go past the cut-off, {cutoff:%Y-%m-%d %H:%M:%S}Z: "
+            "files that are still to come would never be archived",
+            hint="choose an earlier date; to go there all the same, add --force and a --reason",
+        )
+    passed = _passed_over(tools, mark.archived_until, to)
+    if to == mark.archived_until:
+        return Adjustment(to, to, 0)
+    stream = StreamId(PIPELINE, tools.config.database.table_name)
+    with hold(tools.store, stream, holder=tools.holder, clock=tools.clock, nonce=tools.token()) as held:
+        now = tools.clock()
+        known = held.watermark or _begun(stream, mark, now)
+        if known.pending:
+            # Its manifest is written; where the mark goes is decided here.
+            known, _ = transitions.loaded(known, {segment.key for segment in known.pending}, now)
+        tools.mark.move(mark.archived_until, to)
+        said = reason or "by hand"
+        held.commit(*transitions.move(known, Position.of(to), reason=said, now=now))
+    return Adjustment(mark.archived_until, to, passed)
+
+
+def _begun(stream: StreamId, mark: Mark, now: datetime) -> Watermark:
+    """The state of an archive that has a mark and no window yet: it begins there, wherever it goes next."""
+    there = Position.of(mark.archived_until)
+    fresh = transitions.new(stream, ("created_at",), now)
+    return replace(fresh, extracted=Extracted(position=there), began=there)
+
+
+def _known(tools: Tools) -> Mark:
+    mark = tools.mark.read()
+    if mark is None:
+        raise UsageError("the archive has no mark yet", hint="begin it with `tidegate archive init` or `run`")
+    return mark
+
+
+def _passed_over(tools: Tools, before: datetime, after: datetime) -> int:
+    if after <= before:
+        return 0
+    return tools.table.count(Window(Position.of(before), Position.of(after)))
+
+
+def _demand_nobody_packs(tools: Tools) -> None:
+    shares = f"{tools.config.database.table_name}, share "
+    for stored in tools.store.streams(PIPELINE).streams:
+        lease = stored.lease
+        if lease is None or not stored.stream.name.startswith(shares):
+            continue
+        if not lease.expired(tools.clock()) and not known_dead(lease.holder, tools.holder):
+            raise LeaseHeld(
+                f"{stored.stream} is held by {lease.holder}", hint="let it finish, and run this again"
+            )

@@ -1,0 +1,222 @@
+"""Both ways, really run: an UPDATE for every file, and one for a window.
+
+On generated files and a scratch schema of the configured database, which is dropped at the end. Both ways
+pack the same files with the same code; what differs is how they remember that they did.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidegate.archive.config import ArchiveConfig
+from tidegate.archive.cycle import Cycle
+from tidegate.archive.library import Unwatched, open_tools
+from tidegate.archive.mark import Mark, MarkTable, connect
+from tidegate.sources.postgresql_session import errors
+
+_BATCH = 1_000
+_BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+_SMALLEST, _LARGEST = 256, 4_096
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of remembering, and what it cost."""
+
+    name: str
+    seconds: float
+    files: int
+    updates: int
+    wal_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "way": self.name,
+            "seconds": self.seconds,
+            "files": self.files,
+            "files_per_second": self.files / self.seconds if self.seconds else 0.0,
+            "updates": self.updates,
+            "wal_bytes": self.wal_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    per_record: Way
+    watermark: Way
+
+    @property
+    def times_faster(self) -> float:
+        return self.per_record.seconds / self.watermark.seconds
+
+    @property
+    def times_less_wal(self) -> float:
+        return self.per_record.wal_bytes / max(1, self.watermark.wal_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "per_record": self.per_record.to_json(),
+            "watermark": self.watermark.to_json(),
+            "times_faster": self.times_faster,
+            "times_less_wal": self.times_less_wal,
+        }
+
+
+def compare(config: ArchiveConfig, records: int) -> Comparison:
+    with (
+        errors(config.files_login),
+        tempfile.TemporaryDirectory(prefix="tidegate-compare-") as folder,
+        _scratch(config) as (session, schema),
+    ):
+        files = _files(Path(folder) / "files", records)
+        for table in ("per_record", "watermark"):
+            _fill(session, schema, table, files)
+        session.execute("CHECKPOINT" if _may_checkpoint(session) else "SELECT 1")
+        one = _Run(config, session, schema, Path(folder))
+        per_record = one.way("per_record", one.per_record)
+        return Comparison(per_record, one.way("watermark", one.watermark))
+
+
+@dataclass(frozen=True)
+class _Run:
+    config: ArchiveConfig
+    session: psycopg.Connection[Any]
+    schema: str
+    folder: Path
+
+    def way(self, name: str, work: Callable[[], int]) -> Way:
+        wal, updates = self._wal(), self._updates()
+        began = time.monotonic()
+        files = work()
+        seconds = time.monotonic() - began
+        # The statistics of a session that has ended come a moment later.
+        self._settled()
+        return Way(name, seconds, files, self._updates() - updates, self._wal() - wal)
+
+    def watermark(self) -> int:
+        return self._packed("watermark")
+
+    def per_record(self) -> int:
+        """Pack, and then say so of each file, a thousand to a transaction."""
+        files = self._packed("per_record", remember=False)
+        table = sql.Identifier(self.schema, "per_record")
+        select = sql.SQL("SELECT uid FROM {} WHERE NOT archived ORDER BY created_at LIMIT {}")
+        update = sql.SQL("UPDATE {} SET archived = true WHERE uid = %s").format(table)
+        while rows := self.session.execute(select.format(table, _BATCH)).fetchall():
+            with self.session.transaction(), self.session.cursor() as cursor:
+                cursor.executemany(update, rows)
+        return files
+
+    def _packed(self, table: str, *, remember: bool = True) -> int:
+        packer = {"output_dir": str(self.folder / table), "engine": "process"}
+        config = self.config.model_copy(
+            update={
+                "database": self.config.database.model_copy(
+                    update={
+                        "table_name": f"{self.schema}.{table}",
+                        "uid_column": "uid",
+                        "created_at_column": "created_at",
+                        "location_column": "file_location",
+                    }
+                ),
+                "packer": self.config.packer.model_copy(update=packer),
+                "watermark": self.config.watermark.model_copy(update={"default_archived_until": None}),
+            }
+        )
+        with open_tools(config, command="tidegate archive compare") as tools:
+            tools.mark = MarkTable(config.files_login, self.schema) if remember else _InMemory()
+            return Cycle(tools, Unwatched()).run().files
+
+    def _wal(self) -> int:
+        row = self.session.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
+        return int(row[0]) if row else 0
+
+    def _updates(self) -> int:
+        self.session.execute("SELECT pg_stat_clear_snapshot()")
+        row = self.session.execute(
+            "SELECT coalesce(sum(n_tup_upd), 0) FROM pg_stat_user_tables WHERE schemaname = %s", [self.schema]
+        ).fetchone()
+        return int(row[0]) if row else 0
+
+    def _settled(self) -> None:
+        last, deadline = -1, time.monotonic() + 10
+        while time.monotonic() < deadline and (now := self._updates()) != last:
+            last = now
+            time.sleep(1.1)
+
+
+@dataclass
+class _InMemory:
+    """A mark in no database, for the way that remembers elsewhere."""
+
+    mark: Mark | None = None
+
+    def read(self) -> Mark | None:
+        return self.mark
+
+    def begin(self, mark: Mark) -> Mark:
+        self.mark = mark
+        return mark
+
+    def move(self, before: datetime, after: datetime) -> None:
+        del before
+        if self.mark is not None:
+            self.mark = replace(self.mark, archived_until=after)
+
+
+@contextmanager
+def _scratch(config: ArchiveConfig) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    schema = f"tidegate_compare_{secrets.token_hex(4)}"
+    with connect(config.files_login) as session:
+        session.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        try:
+            yield session, schema
+        finally:
+            session.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
+
+
+def _may_checkpoint(session: psycopg.Connection[Any]) -> bool:
+    row = session.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    return bool(row and row[0])
+
+
+def _files(folder: Path, records: int) -> list[tuple[str, str]]:
+    noise = random.Random(11)
+    folder.mkdir()
+    made = []
+    for number in range(records):
+        path = folder / f"{number % 256:02x}" / str(number)
+        path.parent.mkdir(exist_ok=True)
+        half = noise.randint(_SMALLEST, _LARGEST) // 2
+        path.write_bytes(noise.randbytes(half) + b"tide" * (half // 4))
+        made.append((f"file-{number}", str(path)))
+    return made
+
+
+def _fill(session: psycopg.Connection[Any], schema: str, table: str, files: list[tuple[str, str]]) -> None:
+    name = sql.Identifier(schema, table)
+    session.execute(
+        sql.SQL(
+            "CREATE TABLE {} (uid text PRIMARY KEY, created_at timestamptz NOT NULL, "
+            "file_location text NOT NULL, archived boolean NOT NULL DEFAULT false)"
+        ).format(name)
+    )
+    session.execute(sql.SQL("CREATE INDEX ON {} (created_at)").format(name))
+    session.execute(sql.SQL("CREATE INDEX ON {} (created_at) WHERE NOT archived").format(name))
+    copy = sql.SQL("COPY {} (uid, created_at, file_location) FROM STDIN").format(name)
+    with session.cursor() as cursor, cursor.copy(copy) as rows:
+        for uid, location in files:
+            rows.write_row((uid, _BEGIN, location))
+    session.execute(sql.SQL("ANALYZE {}").format(name))

@@ -1,0 +1,135 @@
+"""The hybrid: an `archived` column for those who ask the table, set afterwards and at leisure.
+
+What is set follows from the shards: a row is marked because its file was read back from one. So a late file,
+or one that was skipped, is never marked. Rows that others have locked are passed over and come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidegate.archive.cycle import PIPELINE, Tools, Watching
+from tidegate.archive.mark import connect
+from tidegate.archive.records import WindowFolder, windows
+from tidegate.archive.shard import Shard
+from tidegate.core.errors import DamagedShard
+from tidegate.core.watermark import StreamId
+from tidegate.sources.postgresql_session import errors
+from tidegate.state.hold import hold
+from tidegate.state.sealed import seal, unseal
+
+_PROGRESS = "_tidegate/marked.json"
+_LOCK_TIMEOUT = "2s"
+
+
+@dataclass
+class Marked:
+    rows: int = 0
+    """Rows that were set."""
+    files: int = 0
+    """Files in shards that were gone through."""
+    locked: int = 0
+    """Rows that others held, so that they are left for the next time."""
+
+
+@dataclass
+class _Progress:
+    """Which windows are done, and how many shards of the one that is under way."""
+
+    done: list[str] = field(default_factory=list)
+    under_way: str | None = None
+    shards: int = 0
+
+
+@dataclass
+class Marking:
+    tools: Tools
+    watching: Watching
+    batch: int = 1_000
+
+    def run(self) -> Marked:
+        """Go through all windows that are not done. One marks at a time."""
+        tools = self.tools
+        stream = StreamId(PIPELINE, f"{tools.config.database.table_name}, marking")
+        with (
+            hold(tools.store, stream, holder=tools.holder, clock=tools.clock, nonce=tools.token()) as held,
+            errors(tools.config.files_login, tools.config.database.table_name),
+            connect(tools.config.files_login) as session,
+        ):
+            session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+            progress, marked = self._progress(), Marked()
+            for folder in windows(tools.place):
+                if folder.name not in progress.done:
+                    self._window(session, folder, progress, marked)
+                held.check()
+            return marked
+
+    def _window(
+        self, session: psycopg.Connection[Any], folder: WindowFolder, progress: _Progress, marked: Marked
+    ) -> None:
+        manifest = folder.manifest()
+        if progress.under_way != folder.name:
+            progress.under_way, progress.shards = folder.name, 0
+        locked = 0
+        for record in (manifest.shards if manifest else ())[progress.shards :]:
+            for rows in self._batches(record.key):
+                marked.rows += self._set(session, rows)
+                locked += self._left(session, rows)
+                marked.files += len(rows["uid"])
+            self.watching.check()
+            if not locked:
+                progress.shards += 1
+                self._keep(progress)
+        marked.locked += locked
+        if not locked:
+            progress.done.append(folder.name)
+            progress.under_way = None
+            self._keep(progress)
+
+    def _batches(self, key: str) -> Iterator[dict[str, list[Any]]]:
+        source = self.tools.place.open(key)
+        if source is None:
+            raise DamagedShard("the shard is gone", where=self.tools.place.where(key))
+        index = Shard(source).index().select(["uid", "created_at", "location"])
+        for begin in range(0, index.num_rows, self.batch):
+            yield index.slice(begin, self.batch).to_pydict()
+
+    # --- Rows
+
+    def _set(self, session: psycopg.Connection[Any], rows: dict[str, list[Any]]) -> int:
+        query = (
+            "UPDATE {table} AS t SET {flag} = true FROM (SELECT f.ctid AS place {rows} "
+            "FOR UPDATE OF f SKIP LOCKED) AS found WHERE t.ctid = found.place"
+        )
+        return session.execute(self._filled(query), rows).rowcount
+
+    def _left(self, session: psycopg.Connection[Any], rows: dict[str, list[Any]]) -> int:
+        row = session.execute(self._filled("SELECT COUNT(*) {rows}"), rows).fetchone()
+        return int(row[0]) if row else 0
+
+    def _filled(self, query: str) -> sql.SQL:
+        """Where uids repeat, a row is the one that was packed only if its location says so, too."""
+        database, table = self.tools.config.database, self.tools.table
+        flag, uid = (f"f.{table.quote(name)}" for name in (database.archived_column, database.uid_column))
+        same = "" if table.uid_is_key else f"AND {table.location_as_bytes('f')} = a.location"
+        rows = (
+            f"FROM {table.relation.sql} f "
+            f"JOIN unnest(%(uid)s::text[]::{table.uid_type}[], %(location)s::bytea[]) AS a(uid, location) "
+            f"ON {uid} = a.uid {same} WHERE {flag} IS NOT TRUE"
+        )
+        named = {"rows": rows, "table": table.relation.sql, "flag": table.quote(database.archived_column)}
+        return sql.SQL(query.format(**named))
+
+    # --- Progress
+
+    def _progress(self) -> _Progress:
+        data = self.tools.place.get(_PROGRESS)
+        return _Progress(**unseal(data, self.tools.place.where(_PROGRESS))) if data else _Progress()
+
+    def _keep(self, progress: _Progress) -> None:
+        self.tools.place.put(_PROGRESS, seal(asdict(progress)).encode())

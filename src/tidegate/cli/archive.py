@@ -1,0 +1,502 @@
+"""`tidegate archive`: files that a table lists, packed into shards, one update for a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidegate.cli.choosing import json_option, print_json
+from tidegate.cli.commands import Group
+from tidegate.cli.invocation import Invocation, invocation_of
+from tidegate.core.errors import TidegateError, UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tidegate.archive.config import ArchiveConfig
+    from tidegate.archive.cycle import Tools
+    from tidegate.cli.signals import Stop
+
+_METRICS_PORT = 9108
+
+
+class ArchiveGroup(Group):
+    """`migrate` is what `run` was called in an older tool."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "run" if cmd_name == "migrate" else cmd_name)
+
+
+@click.group(cls=ArchiveGroup, name="archive")
+def command() -> None:
+    """Pack files that a table lists into immutable shards.
+
+    A window of files costs one UPDATE of one row, however many files it has. The configuration is one file,
+    named with --config; no project folder is needed.
+    """
+
+
+def _config_option(function: Any) -> Any:
+    return click.option(
+        "--config",
+        "-c",
+        "config_file",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The archive's configuration.",
+    )(function)
+
+
+# --- run ------------------------------------------------------------------------------------------------
+
+
+@command.command(name="run")
+@_config_option
+@click.option(
+    "--mode",
+    type=click.Choice(["single", "continuous"]),
+    default="single",
+    show_default=True,
+    help="One cycle, or cycle after cycle until a signal.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default="3600",
+    metavar="SECONDS",
+    help="Between two cycles.",
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, metavar="N", help="How many share a window."
+)
+@click.option(
+    "--worker-id", type=click.IntRange(min=0), default=0, metavar="I", help="Which one this is, from 0."
+)
+@click.option("--late", is_flag=True, help="Pack files that appeared behind the mark; the mark stays.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help=f"Where continuous mode serves /metrics and /healthz. [default: {_METRICS_PORT}]",
+)
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write metrics to this file after each cycle.",
+)
+@json_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    *,
+    config_file: Path,
+    mode: str,
+    interval: float,
+    workers: int,
+    worker_id: int,
+    late: bool,
+    metrics_port: int | None,
+    metrics_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Archive what lies between the mark and the cut-off.
+
+    The files of the window are packed into shards, every shard is read back, and then the mark moves. A run
+    that is interrupted loses nothing and doubles nothing: run it again.
+    """
+    if worker_id >= workers:
+        raise click.UsageError(
+            f"--worker-id counts from 0, so of {workers} workers the last is {workers - 1}"
+        )
+    invocation = invocation_of(ctx)
+    config = _config(invocation, config_file)
+    from tidegate.archive.cycle import Share
+    from tidegate.archive.library import spark_settings
+    from tidegate.cli.archiving import Rounds
+    from tidegate.cli.watching import AnnouncedSession
+
+    rounds = Rounds(
+        invocation,
+        config,
+        Share(worker_id, workers),
+        AnnouncedSession(spark_settings(config)),
+        textfile=metrics_file or config.metrics.textfile,
+        late=late,
+        as_json=as_json,
+    )
+    if mode == "single":
+        return rounds.once()
+    port = metrics_port if metrics_port is not None else config.metrics.port
+    return rounds.for_ever(interval, _METRICS_PORT if port is None else port)
+
+
+# --- stats ----------------------------------------------------------------------------------------------
+
+
+@command.command()
+@_config_option
+@click.option("--late", is_flag=True, help="Look for files behind the mark that no shard holds.")
+@json_option
+@click.pass_context
+def stats(ctx: click.Context, /, *, config_file: Path, late: bool, as_json: bool) -> None:
+    """Show what a run would archive, and write nothing."""
+    with _tools(ctx, config_file, "tidegate archive stats") as (invocation, tools, watching):
+        if late:
+            _show_late(invocation, tools, as_json=as_json)
+            return
+        from tidegate.archive.statistics import statistics
+
+        found = statistics(tools, watching)
+        if as_json:
+            print_json(found.to_json())
+            return
+        from tidegate.observe.figures import counted, moment, size, span
+
+        rows = [
+            ("archived until", moment(found.archived_until) + ("" if found.begun else " (not begun)")),
+            ("cut-off", f"{moment(found.target_cutoff)}, {counted(found.lag_days, 'day')} ago"),
+            ("behind by", span(found.lag_seconds)),
+            ("files pending", f"{found.files_pending:,}"),
+            ("about", "–" if found.bytes_pending is None else size(found.bytes_pending)),
+            ("would take", "–" if found.seconds_estimated is None else span(found.seconds_estimated)),
+            ("files archived", f"{found.files_total:,} in {size(found.bytes_stored_total)}"),
+        ]
+        for label, value in rows:
+            invocation.terminal.show(f"{label:<15} {value}")
+        if found.files_without_date:
+            missing = counted(found.files_without_date, "row")
+            invocation.terminal.warn(f"{missing} without a date: in no window, and never archived")
+
+
+def _show_late(invocation: Invocation, tools: Tools, *, as_json: bool) -> None:
+    from tidegate.archive.statistics import late_files
+    from tidegate.observe.figures import counted
+
+    found = [
+        {
+            "uid": row.uid,
+            "created_at": row.created_at.isoformat(),
+            "location": (row.location or b"").decode(errors="backslashreplace"),
+        }
+        for row in late_files(tools)
+    ]
+    if as_json:
+        print_json({"files_late": len(found), "files": found})
+        return
+    for row in found:
+        invocation.terminal.show(f"{row['created_at']}  {row['uid']}  {row['location']}")
+    if found:
+        invocation.terminal.say(
+            f"{counted(len(found), 'late file')}; `tidegate archive run --late` packs them"
+        )
+    else:
+        invocation.terminal.say("no late files")
+
+
+# --- adjust, init ---------------------------------------------------------------------------------------
+
+
+def _moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> datetime | None:
+    from datetime import UTC, datetime
+
+    if value is None:
+        return None
+    try:
+        found = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise click.BadParameter("write a date such as 2024-12-01 or 2024-12-01T12:00:00Z") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+@command.command()
+@_config_option
+@click.option("--days-offset", type=float, metavar="DAYS", help="Move by so many days; negative goes back.")
+@click.option(
+    "--set-date", callback=_moment, metavar="DATE", help="Move to this date, in UTC unless it says so."
+)
+@click.option("--force", is_flag=True, help="Go past the cut-off; needs a --reason.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")
+@click.pass_context
+def adjust(
+    ctx: click.Context,
+    /,
+    *,
+    config_file: Path,
+    days_offset: float | None,
+    set_date: datetime | None,
+    force: bool,
+    reason: str,
+) -> None:
+    """Move the mark by hand.
+
+    Backwards, the files behind it are looked at again, and what is in a shard stays there. Forwards, files
+    are passed over: `tidegate archive stats --late` finds them.
+    """
+    from datetime import timedelta
+
+    if (days_offset is None) == (set_date is None):
+        raise click.UsageError("give --days-offset or --set-date")
+    if force and not reason.strip():
+        raise click.UsageError("--force needs a --reason")
+    with _tools(ctx, config_file, "tidegate archive adjust") as (invocation, tools, _):
+        from tidegate.archive.adjusting import adjust as move
+        from tidegate.observe.figures import counted, moment
+
+        to = set_date
+        if to is None:
+            mark = tools.mark.read()
+            if mark is None:
+                raise UsageError("the archive has no mark yet", hint="begin it with `tidegate archive init`")
+            try:
+                to = mark.archived_until + timedelta(days=days_offset or 0.0)
+            except OverflowError:
+                raise UsageError("there is no such date", hint="choose a smaller --days-offset") from None
+        done = move(tools, to, reason=reason, force=force)
+        invocation.terminal.say(f"archived until {moment(done.after)}, was {moment(done.before)}")
+        if done.passed_over:
+            passed = counted(done.passed_over, "file")
+            invocation.terminal.warn(
+                f"{passed} passed over; `tidegate archive run --late` would archive them"
+            )
+
+
+@command.command()
+@_config_option
+@click.option(
+    "--from-column",
+    metavar="COLUMN",
+    help="Begin where the rows end that have this flag set without a gap.",
+)
+@click.option("--set-date", callback=_moment, metavar="DATE", help="Begin after this date.")
+@click.pass_context
+def init(
+    ctx: click.Context, /, *, config_file: Path, from_column: str | None, set_date: datetime | None
+) -> None:
+    """Create the table of the mark, and the mark."""
+    if from_column is not None and set_date is not None:
+        raise click.UsageError("--from-column and --set-date exclude each other")
+    with _tools(ctx, config_file, "tidegate archive init") as (invocation, tools, watching):
+        from tidegate.archive.cycle import first_mark
+        from tidegate.archive.mark import Mark
+        from tidegate.observe.figures import moment
+
+        found = tools.mark.read()
+        if found is not None:
+            raise UsageError(
+                f"the archive has begun: it is archived until {moment(found.archived_until)}",
+                hint="move the mark with `tidegate archive adjust`",
+            )
+        lag = tools.config.database.lag_days
+        begin = tools.table.archived_until(from_column) if from_column is not None else set_date
+        mark = Mark(begin, lag) if begin is not None else first_mark(tools, watching)
+        begun = tools.mark.begin(mark)
+        invocation.terminal.say(f"archived until {moment(begun.archived_until)}, lag {begun.lag_days} days")
+
+
+# --- verify, extract ------------------------------------------------------------------------------------
+
+
+@command.command()
+@_config_option
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=100.0,
+    metavar="PERCENT",
+    help="Check so many of the shards, chosen at random. [default: all]",
+)
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, /, *, config_file: Path, sample: float, as_json: bool) -> int:
+    """Read shards again and check every file in them; exit 4 if one is not what was written."""
+    invocation = invocation_of(ctx)
+    config = _config(invocation, config_file)
+    from tidegate.archive import verifying
+    from tidegate.archive.library import open_place
+    from tidegate.observe.figures import counted, size
+    from tidegate.state.clock import new_token
+
+    place = open_place(config)
+    checked = files = total = 0
+    damaged = []
+    for verdict in verifying.verify(place, sample=sample, seed=new_token()):
+        checked += 1
+        files += verdict.shard.entries
+        total += verdict.shard.bytes
+        if verdict.problem is not None:
+            damaged.append({"shard": verdict.shard.key, "problem": verdict.problem})
+            invocation.terminal.error(f"{place.where(verdict.shard.key)}: {verdict.problem}")
+    strangers = verifying.strangers(place)
+    if as_json:
+        print_json({"shards": checked, "files": files, "damaged": damaged, "unreferenced": strangers})
+    else:
+        shards = f"{counted(checked, 'shard')} with {counted(files, 'file')}, {size(total)}"
+        invocation.terminal.say(f"checked {shards}: {len(damaged) or 'none'} damaged")
+        if strangers:
+            said = counted(len(strangers), "shard")
+            invocation.terminal.say(f"{said} that no manifest names: of an open window, or of one given up")
+    return 4 if damaged else 0
+
+
+@command.command()
+@_config_option
+@click.argument("uids", nargs=-1, metavar="[UID]...")
+@click.option("--all", "everything", is_flag=True, help="Every file of the archive.")
+@click.option(
+    "--to",
+    "folder",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where to write them; nothing is written outside of it.",
+)
+@json_option
+@click.pass_context
+def extract(
+    ctx: click.Context,
+    /,
+    *,
+    config_file: Path,
+    uids: Sequence[str],
+    everything: bool,
+    folder: Path,
+    as_json: bool,
+) -> int:
+    """Get files back, by their uids or all of them."""
+    if everything == bool(uids):
+        raise click.UsageError("name the uids, or give --all")
+    invocation = invocation_of(ctx)
+    config = _config(invocation, config_file)
+    from tidegate.archive import extracting
+    from tidegate.archive.library import open_place
+
+    place = open_place(config)
+    found = extracting.extract_all(place, folder) if everything else extracting.extract(place, uids, folder)
+    count = 0
+    for item in found:
+        count += 1
+        if as_json:
+            print_json({"uid": item.uid, "path": str(item.path), "bytes": item.bytes}, compact=True)
+        elif not everything:
+            invocation.terminal.say(f"{item.uid} → {item.path}")
+    if everything and not as_json:
+        from tidegate.observe.figures import counted
+
+        invocation.terminal.say(f"{counted(count, 'file')} in {folder}")
+    return 0
+
+
+# --- mark-archived, compare -----------------------------------------------------------------------------
+
+
+@command.command(name="mark-archived")
+@_config_option
+@click.option(
+    "--batch", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Rows at a time."
+)
+@click.pass_context
+def mark_archived(ctx: click.Context, /, *, config_file: Path, batch: int) -> int:
+    """Set the `archived` column of files that lie in shards.
+
+    In small transactions, without waiting for rows that others hold: those come the next time.
+    """
+    from tidegate.cli.signals import stopping
+
+    with (
+        stopping(gently=True) as stop,
+        _tools(ctx, config_file, "tidegate archive mark-archived", stop) as (invocation, tools, watching),
+    ):
+        from tidegate.archive.marking import Marking
+        from tidegate.observe.figures import counted
+
+        marked = Marking(tools, watching, batch).run()
+        invocation.terminal.say(f"{counted(marked.rows, 'row')} marked, {marked.files:,} looked at")
+        if marked.locked:
+            locked = counted(marked.locked, "row")
+            invocation.terminal.warn(f"{locked} held by other transactions; run this again to mark them")
+            return 1
+    return 0
+
+
+@command.command()
+@_config_option
+@click.option(
+    "--records", type=click.IntRange(min=1), default=100_000, show_default=True, help="How many files."
+)
+@json_option
+@click.pass_context
+def compare(ctx: click.Context, /, *, config_file: Path, records: int, as_json: bool) -> None:
+    """Archive generated files both ways, an UPDATE for each and one for all, and show what each costs.
+
+    Uses a scratch schema of the configured database, and drops it.
+    """
+    invocation = invocation_of(ctx)
+    config = _config(invocation, config_file)
+    from tidegate.archive.comparing import compare as both
+
+    found = both(config, records)
+    if as_json:
+        print_json(found.to_json())
+        return
+    from tidegate.observe.figures import size
+
+    invocation.terminal.table(
+        ["way", "time", "files/s", "updates", "WAL"],
+        [
+            [
+                way.name.replace("_", " "),
+                f"{way.seconds:.2f} s",
+                f"{way.files / way.seconds:,.0f}",
+                f"{way.updates:,}",
+                size(way.wal_bytes),
+            ]
+            for way in (found.per_record, found.watermark)
+        ],
+    )
+    invocation.terminal.show(
+        f"the watermark is {found.times_faster:.1f} × as fast, with {found.times_less_wal:,.0f} × less WAL"
+    )
+
+
+# --- What they share ------------------------------------------------------------------------------------
+
+
+def _config(invocation: Invocation, path: Path) -> ArchiveConfig:
+    try:
+        from tidegate.archive import library  # noqa: F401 - to see whether everything is there
+        from tidegate.archive.config import read_config
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
+
+    config = read_config(path)
+    invocation.secrets.add(config.secrets())
+    return config
+
+
+def _not_installed(error: ModuleNotFoundError) -> TidegateError:
+    return UsageError(
+        f"the archiver needs the package `{error.name}`, which is not installed",
+        hint="install it with `pip install 'tidegate[postgresql,spark]'`",
+    )
+
+
+@contextmanager
+def _tools(
+    ctx: click.Context, path: Path, name: str, stop: Stop | None = None
+) -> Iterator[tuple[Invocation, Tools, Any]]:
+    invocation = invocation_of(ctx)
+    config = _config(invocation, path)
+    from tidegate.archive.library import open_tools
+    from tidegate.cli.archiving import Watched
+    from tidegate.cli.signals import Stop as Signals
+
+    with open_tools(config, command=name) as tools:
+        yield invocation, tools, Watched(invocation, stop or Signals(gently=False))
