@@ -60,7 +60,11 @@ def _options(function: Any) -> Any:
                 metavar="SECONDS",
                 help="Go on for ever, with a pause of this length between two rounds.",
             ),
-            click.option("--refresh-schema", is_flag=True, hidden=True),  # schemas are always read afresh
+            click.option(
+                "--refresh-schema",
+                is_flag=True,
+                help="Look at all tables anew, also those that were looked at within the hour.",
+            ),
             click.option(
                 "--json-output",
                 is_flag=False,
@@ -145,7 +149,7 @@ def _run(
     verify_data: bool,
     dry_run: bool,
     every: float | None,
-    refresh_schema: bool,  # noqa: ARG001 - schemas are always read afresh
+    refresh_schema: bool,
     json_output: str | None,
 ) -> int:
     from tidegate.sync.pipeline import Request
@@ -162,7 +166,14 @@ def _run(
         from tidegate.cli.plans import show_plans
 
         return show_plans(invocation, requests, json_output)
-    round_ = Round(invocation, requests, json_output, verify=verify_data, repeated=every is not None)
+    round_ = Round(
+        invocation,
+        requests,
+        json_output,
+        verify=verify_data,
+        refresh_schema=refresh_schema,
+        repeated=every is not None,
+    )
     return _once(round_) if every is None else _for_ever(round_, every)
 
 
@@ -222,6 +233,7 @@ class Round:
     requests: Sequence[tuple[Pipeline, Request]]
     json_output: str | None
     verify: bool
+    refresh_schema: bool = False
     repeated: bool = False
     """One of many: then its JSON is one line."""
 
@@ -246,12 +258,13 @@ class Round:
         """One pipeline. What keeps all of its tables from starting does not keep other pipelines from it."""
         from tidegate.cli.results import NotStarted
         from tidegate.state.clock import new_token, now
-        from tidegate.sync.library import open_parts
+        from tidegate.sync.library import known_schemas, open_parts
         from tidegate.sync.pipeline import sync_pipeline
 
         started = now()
         try:
-            parts = open_parts(pipeline, command="tidegate sync")
+            known = known_schemas(pipeline, refresh=self.refresh_schema)
+            parts = open_parts(pipeline, command="tidegate sync", known=known)
             try:
                 result = sync_pipeline(
                     pipeline,

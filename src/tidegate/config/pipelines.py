@@ -102,6 +102,11 @@ class Pipeline:
         return rules_for(self._connections.kind(Section.TARGET, self.target_name) or "")
 
     @property
+    def folder(self) -> Path:
+        """Where a project keeps what it can make again; not for version control."""
+        return self._root / ".tidegate"
+
+    @property
     def mappings(self) -> ColumnMappings:
         return ColumnMappings(self._root, self.name)
 

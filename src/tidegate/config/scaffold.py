@@ -98,6 +98,7 @@ _ENV = """\
 
 _GITIGNORE = """\
 .env
+/.tidegate/
 /staging/
 /state/
 *.db

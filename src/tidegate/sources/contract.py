@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -78,7 +78,13 @@ class Source(Protocol):
         """Raises `SourceError` with the nearest names if there is no such table."""
         ...
 
-    def table(self, table: str, *, filter: str | None = None) -> Relation: ...
+    def discover(self, tables: Sequence[str]) -> None:
+        """Look at many tables at once, so that `table` finds them known."""
+        ...
+
+    def table(self, table: str, *, filter: str | None = None, fresh: bool = True) -> Relation:
+        """A table. Unless it must be `fresh`, what was found out a short while ago will do."""
+        ...
 
     def query(self, name: str, select: str) -> Relation:
         """A user's SELECT as a relation; its schema is what the database says the result has."""

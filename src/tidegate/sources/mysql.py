@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC
 from decimal import Decimal
@@ -23,13 +23,14 @@ from tidegate.reach.tunnel import for_tasks
 from tidegate.sources import mysql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
+from tidegate.sources.discovery import TableName
 from tidegate.sources.mysql_guard import fragile, guard
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
 from tidegate.sources.mysql_types import Declared, data_type
 from tidegate.sources.mysql_unfinished import Rows, Unfinished, whole_moment
 from tidegate.sources.mysql_watch import MySQLWatch
-from tidegate.sources.sql import TableName, both
+from tidegate.sources.sql import both
 from tidegate.sources.values import date_of, timestamp_of
 
 _SYSTEM_SCHEMAS = "('information_schema', 'mysql', 'performance_schema', 'sys')"
@@ -43,17 +44,17 @@ _COLUMNS = """
 SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, datetime_precision,
        character_maximum_length, table_name
 FROM information_schema.columns
-WHERE table_schema = {schema} AND table_name = {name}
-ORDER BY ordinal_position
+WHERE table_schema = {schema} AND table_name IN ({names})
+ORDER BY table_name, ordinal_position
 """
 _KEY = """
-SELECT column_name FROM information_schema.statistics
-WHERE table_schema = {schema} AND table_name = {name} AND index_name = 'PRIMARY'
-ORDER BY seq_in_index
+SELECT table_name, column_name FROM information_schema.statistics
+WHERE table_schema = {schema} AND table_name IN ({names}) AND index_name = 'PRIMARY'
+ORDER BY table_name, seq_in_index
 """
 _JSON_CHECKS = """
-SELECT check_clause FROM information_schema.check_constraints
-WHERE constraint_schema = {schema} AND table_name = {name}
+SELECT table_name, check_clause FROM information_schema.check_constraints
+WHERE constraint_schema = {schema} AND table_name IN ({names})
 """
 _SETTINGS = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_read_only', 'wsrep_on',
@@ -119,24 +120,30 @@ class MySQL:
         )
         return [TableName(str(schema), str(name)) for schema, name in rows]
 
-    def table_schema(self, table: TableName) -> Schema | None:
-        names = {"schema": literal(table.schema), "name": literal(table.name)}
-        rows = self.rows(_COLUMNS.format(**names))
-        exact = [row for row in rows if row[8] == table.name]
-        # Servers that fold the case of names find a table under any of its spellings.
-        rows = exact or (rows if len({row[8] for row in rows}) == 1 else [])
-        if not rows:
-            return None
-        key = tuple(str(row[0]) for row in self.rows(_KEY.format(**names)))
-        json = self._json_columns(names)
-        return Schema(tuple(_column(row, json) for row in rows), key)
+    def table_schemas(self, tables: Sequence[TableName]) -> dict[TableName, Schema]:
+        """A few queries for each schema: given its name, the server looks at the tables of that one alone."""
+        found: dict[TableName, Schema] = {}
+        for schema in dict.fromkeys(table.schema for table in tables):
+            found |= self._schemas_in(schema, [table for table in tables if table.schema == schema])
+        return found
 
-    def _json_columns(self, names: dict[str, str]) -> frozenset[str]:
-        """MariaDB's JSON is a text column with a check."""
-        if not self.mariadb:
-            return frozenset()
-        clauses = self.rows(_JSON_CHECKS.format(**names))
-        return frozenset(str(clause) for (clause,) in clauses)
+    def _schemas_in(self, schema: str, tables: Sequence[TableName]) -> dict[TableName, Schema]:
+        wanted = ", ".join(literal(table.name) for table in tables)
+        names = {"schema": literal(schema), "names": wanted}
+        columns = _grouped((row[8], row) for row in self.rows(_COLUMNS.format(**names)))
+        if not columns:
+            return {}
+        keys = _grouped(self.rows(_KEY.format(**names)))
+        checks = _grouped(self.rows(_JSON_CHECKS.format(**names)) if self.mariadb else [])
+        found = {}
+        for table in tables:
+            name = _spelled(table.name, columns)
+            if name is not None:
+                # MariaDB's JSON is a text column with a check.
+                json = frozenset(map(str, checks.get(name, ())))
+                key = tuple(map(str, keys.get(name, ())))
+                found[table] = Schema(tuple(_column(row, json) for row in columns[name]), key)
+        return found
 
     def select_schema(self, select: str) -> Schema:
         with errors(self.login), self._open().cursor() as cursor:
@@ -275,6 +282,20 @@ class MySQL:
     def _disconnect(self) -> None:
         mysql_session.close(self._session)
         self._session = None
+
+
+def _grouped(rows: Iterable[tuple[Any, Any]]) -> dict[str, list[Any]]:
+    """What belongs to each table, in its order."""
+    groups: dict[str, list[Any]] = {}
+    for table, item in rows:
+        groups.setdefault(str(table), []).append(item)
+    return groups
+
+
+def _spelled(name: str, found: Iterable[str]) -> str | None:
+    """Servers that fold the case of names find a table under any of its spellings."""
+    alike = [other for other in found if other.casefold() == name.casefold()]
+    return name if name in alike else alike[0] if len(alike) == 1 else None
 
 
 def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property
@@ -21,11 +21,11 @@ from tidegate.reach.tunnel import for_tasks
 from tidegate.sources import postgresql_session
 from tidegate.sources.ceiling import Blind, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
+from tidegate.sources.discovery import TableName
 from tidegate.sources.postgresql_replica import Replicated
 from tidegate.sources.postgresql_session import Session, connect, errors, literal, quote, run
 from tidegate.sources.postgresql_types import data_type
 from tidegate.sources.postgresql_watch import PostgreSQLWatch
-from tidegate.sources.sql import TableName
 from tidegate.sources.values import date_of, instant_of, timestamp_of
 
 _RELATIONS = """
@@ -35,28 +35,31 @@ WHERE c.relkind::text IN ({kinds}) AND NOT c.relispartition
 ORDER BY 1, 2
 """
 _COLUMNS = """
-SELECT a.attname::text, a.atttypid::bigint, a.atttypmod, NOT a.attnotnull
+SELECT n.nspname::text, c.relname::text, a.attname::text, a.atttypid::bigint, a.atttypmod, NOT a.attnotnull
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = {schema} AND c.relname = {name} AND c.relkind::text IN ('r', 'p', 'v', 'm', 'f')
+WHERE (n.nspname::text, c.relname::text) IN ({names}) AND c.relkind::text IN ('r', 'p', 'v', 'm', 'f')
   AND a.attnum > 0 AND NOT a.attisdropped
-ORDER BY a.attnum
+ORDER BY a.attrelid, a.attnum
 """
 _KEY = """
-SELECT a.attname::text
+SELECT n.nspname::text, c.relname::text, a.attname::text
 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-WHERE n.nspname = {schema} AND c.relname = {name} AND i.indisprimary
-ORDER BY k.place
+WHERE (n.nspname::text, c.relname::text) IN ({names}) AND i.indisprimary
+ORDER BY i.indrelid, k.place
 """
-_TYPE = """
-WITH RECURSIVE base(oid, modifier) AS (
-    SELECT {oid}::oid, {modifier}::int
+_TYPES = """
+WITH RECURSIVE base(declared, declared_modifier, oid, modifier) AS (
+    SELECT v.oid::bigint, v.modifier::int, v.oid::oid, v.modifier::int
+    FROM (VALUES {types}) AS v(oid, modifier)
     UNION ALL
-    SELECT t.typbasetype, CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
+    SELECT b.declared, b.declared_modifier, t.typbasetype,
+           CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
     FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
 )
-SELECT t.typname::text, b.modifier, format_type(b.oid, b.modifier), n.nspname::text = 'pg_catalog'
+SELECT b.declared, b.declared_modifier, t.typname::text, b.modifier, format_type(b.oid, b.modifier),
+       n.nspname::text = 'pg_catalog'
 FROM base b JOIN pg_type t ON t.oid = b.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 WHERE t.typtype <> 'd'
 """
@@ -119,13 +122,20 @@ class PostgreSQL:
     def _relations(self, kinds: str) -> list[TableName]:
         return [TableName(schema, name) for schema, name in self.rows(_RELATIONS.format(kinds=kinds))]
 
-    def table_schema(self, table: TableName) -> Schema | None:
-        names = {"schema": literal(table.schema), "name": literal(table.name)}
-        rows = self.rows(_COLUMNS.format(**names))
+    def table_schemas(self, tables: Sequence[TableName]) -> dict[TableName, Schema]:
+        names = ", ".join(f"({literal(table.schema)}, {literal(table.name)})" for table in tables)
+        rows = self.rows(_COLUMNS.format(names=names))
         if not rows:
-            return None
-        columns = tuple(self._column(name, oid, mod, nullable=null) for name, oid, mod, null in rows)
-        return Schema(columns, tuple(name for (name,) in self.rows(_KEY.format(**names))))
+            return {}
+        self._learn_types((oid, modifier) for _, _, _, oid, modifier, _ in rows)
+        columns: dict[TableName, list[Column]] = {}
+        for schema, table, name, oid, modifier, nullable in rows:
+            column = self._column(name, oid, modifier, nullable=nullable)
+            columns.setdefault(TableName(schema, table), []).append(column)
+        keys: dict[TableName, list[str]] = {}
+        for schema, table, name in self.rows(_KEY.format(names=names)):
+            keys.setdefault(TableName(schema, table), []).append(name)
+        return {table: Schema(tuple(found), tuple(keys.get(table, ()))) for table, found in columns.items()}
 
     def select_schema(self, select: str) -> Schema:
         with errors(self.login):
@@ -140,12 +150,18 @@ class PostgreSQL:
             )
         )
 
-    def _column(self, name: str, oid: int, modifier: int, *, nullable: bool) -> Column:
+    def _learn_types(self, types: Iterable[tuple[int, int]]) -> None:
         """A domain is the type it is made from; types from elsewhere travel as text."""
-        if (oid, modifier) not in self._types:
-            [(base, base_modifier, native, built_in)] = self.rows(_TYPE.format(oid=oid, modifier=modifier))
+        new = sorted(set(types) - self._types.keys())
+        if not new:
+            return
+        wanted = ", ".join(f"({oid}, {modifier})" for oid, modifier in new)
+        for oid, modifier, base, base_modifier, native, built_in in self.rows(_TYPES.format(types=wanted)):
             declared = data_type(base if built_in else "text", base_modifier)
             self._types[oid, modifier] = Column("", declared, native=native)
+
+    def _column(self, name: str, oid: int, modifier: int, *, nullable: bool) -> Column:
+        self._learn_types([(oid, modifier)])
         known = self._types[oid, modifier]
         return Column(name, known.type, nullable, known.native)
 

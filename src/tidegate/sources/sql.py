@@ -18,6 +18,7 @@ from tidegate.core.windows import Window
 from tidegate.sources import select as custom
 from tidegate.sources.ceiling import ClockFace, Freezing, Observer, Patience
 from tidegate.sources.contract import Read, Reader, Relation
+from tidegate.sources.discovery import SchemaCache, TableName
 
 _ORDERED = frozenset(
     {
@@ -36,12 +37,6 @@ _NO_POSITION = frozenset({Kind.FLOAT32, Kind.FLOAT64, Kind.JSON})
 _UNBOUNDED = Window(None, None)
 
 
-@dataclass(frozen=True)
-class TableName:
-    schema: str
-    name: str
-
-
 class Database(Protocol):
     """What differs between databases."""
 
@@ -55,8 +50,8 @@ class Database(Protocol):
     def literal(self, value: Value) -> str: ...
     def tables(self) -> list[TableName]: ...
     def views(self) -> list[TableName]: ...
-    def table_schema(self, table: TableName) -> Schema | None:
-        """None: there is no such table or view."""
+    def table_schemas(self, tables: Sequence[TableName]) -> dict[TableName, Schema]:
+        """The schemas of those of the tables and views that there are, in as few queries as can be."""
         ...
 
     def select_schema(self, select: str) -> Schema: ...
@@ -98,8 +93,9 @@ class Database(Protocol):
 class SqlSource:
     """A source, by way of its database. Used from one thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, known: SchemaCache | None = None) -> None:
         self._database = database
+        self._remembered = known or SchemaCache()
         self._patience = Patience()
         self._named: dict[str, TableName] = {}
 
@@ -109,8 +105,14 @@ class SqlSource:
     def schema(self, table: str) -> Schema:
         return self._find(table)[1]
 
-    def table(self, table: str, *, filter: str | None = None) -> Relation:
-        found, schema = self._find(table)
+    def discover(self, tables: Sequence[str]) -> None:
+        """Look at all tables at once that are not known from a short while ago."""
+        candidates = [name for table in tables if not self._recall(table) for name in self._spellings(table)]
+        if candidates:
+            self._remembered.put(self._database.table_schemas(candidates))
+
+    def table(self, table: str, *, filter: str | None = None, fresh: bool = True) -> Relation:
+        found, schema = (None if fresh else self._recall(table)) or self._find(table)
         sql = f"{self.quote(found.schema)}.{self.quote(found.name)}"
         self._named[sql] = found
         if filter is not None:
@@ -233,11 +235,19 @@ class SqlSource:
 
     def _find(self, table: str) -> tuple[TableName, Schema]:
         """A name is looked up as it stands, and then as `schema.name`."""
+        found = self._database.table_schemas(self._spellings(table))
+        self._remembered.put(found)
         for candidate in self._spellings(table):
-            schema = self._database.table_schema(candidate)
+            if candidate in found:
+                return candidate, found[candidate]
+        raise self._no_such_table(table)
+
+    def _recall(self, table: str) -> tuple[TableName, Schema] | None:
+        for candidate in self._spellings(table):
+            schema = self._remembered.get(candidate)
             if schema is not None:
                 return candidate, schema
-        raise self._no_such_table(table)
+        return None
 
     def _spellings(self, table: str) -> list[TableName]:
         schema, dot, name = table.partition(".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -19,7 +19,7 @@ from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.core.windows import Window
 from tidegate.sources.ceiling import POLL, CannotSee, Observer
 from tidegate.sources.contract import Reader, Relation
-from tidegate.sources.sql import TableName
+from tidegate.sources.discovery import TableName
 from tidegate.sources.sqlite_session import (
     Session,
     cannot_write,
@@ -117,7 +117,12 @@ class SQLite:
         )
         return [TableName(_SCHEMA, name) for (name,) in rows]
 
-    def table_schema(self, table: TableName) -> Schema | None:
+    def table_schemas(self, tables: Sequence[TableName]) -> dict[TableName, Schema]:
+        """One by one: there is no server to go to and back from."""
+        found = ((table, self._table_schema(table)) for table in tables)
+        return {table: schema for table, schema in found if schema is not None}
+
+    def _table_schema(self, table: TableName) -> Schema | None:
         if table.schema != _SCHEMA:
             return None
         rows = self.rows(f"PRAGMA table_xinfo({quote(table.name)})")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
 from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError, SourceError
@@ -31,6 +33,8 @@ class TableJob:
     schema: Schema
     """What is staged: the columns after masking, with the key rows are merged by."""
     target: TargetTable
+    again: Callable[[], TableJob] | None = None
+    """Looks at the source afresh, where this is how its table was a short while ago."""
 
     @property
     def kind(self) -> RunKind:
@@ -59,9 +63,23 @@ class TableJob:
         return source.narrowed(self.relation, filled(source, query, window, self.settings.cursor))
 
 
-def describe(source: Source, settings: TableSettings, stream: StreamId) -> TableJob:
+def remembered(source: Source, settings: TableSettings, stream: StreamId) -> TableJob:
+    """The job of a table as it was a short while ago: good enough to see whether there is anything new.
+
+    What cannot work with it is tried with the table as it is now.
+    """
+    if settings.query is not None or not settings.incremental:
+        return describe(source, settings, stream)
+    try:
+        job = describe(source, settings, stream, fresh=False)
+    except (SourceError, ConfigError):
+        return describe(source, settings, stream)
+    return replace(job, again=partial(describe, source, settings, stream))
+
+
+def describe(source: Source, settings: TableSettings, stream: StreamId, *, fresh: bool = True) -> TableJob:
     """Look at the source and put the job together. Everything that cannot work is refused here."""
-    relation = _relation(source, settings)
+    relation = _relation(source, settings, fresh=fresh)
     columns = _selected(relation.schema, settings)
     _demand(relation.schema.names, (*settings.cursor.columns, *settings.keys), settings.table)
     _demand_cursor_types(relation.schema, settings)
@@ -89,9 +107,9 @@ def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> T
     )
 
 
-def _relation(source: Source, settings: TableSettings) -> Relation:
+def _relation(source: Source, settings: TableSettings, *, fresh: bool) -> Relation:
     if settings.query is None:
-        return source.table(settings.table, filter=settings.filter)
+        return source.table(settings.table, filter=settings.filter, fresh=fresh)
     select = settings.query
     if settings.windowed:
         select = filled(source, select, _EVERYTHING, settings.cursor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from tidegate.config.pipelines import Pipeline
 from tidegate.config.project import Project
 from tidegate.core.errors import UsageError
 from tidegate.sources.contract import Source
+from tidegate.sources.discovery import SchemaCache
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.staging.contract import Staging
+from tidegate.staging.layout import safe_name
 from tidegate.staging.local import LocalStaging
 from tidegate.state.clock import new_token, now
 from tidegate.state.opening import open_store
@@ -42,7 +45,7 @@ def sync(
     chosen = loaded.pipeline(pipeline or _only_pipeline(loaded))
     wanted = (tables,) if isinstance(tables, str) else tuple(tables)
     session = open_session(loaded)
-    parts = open_parts(chosen, command="tidegate.sync")
+    parts = open_parts(chosen, command="tidegate.sync", known=known_schemas(chosen))
     try:
         return sync_pipeline(
             chosen,
@@ -64,12 +67,12 @@ def _only_pipeline(project: Project) -> str:
     raise UsageError("name the pipeline to sync", where=str(project.root), hint=f"there are: {known}")
 
 
-def open_parts(pipeline: Pipeline, *, command: str) -> Parts:
+def open_parts(pipeline: Pipeline, *, command: str, known: SchemaCache | None = None) -> Parts:
     """The parts of a pipeline. Nothing is connected to yet; `command` is what leases say holds them."""
     return Parts(
         store=open_store(pipeline.state),
         staging=open_staging(pipeline.staging),
-        open_source=partial(_open_source, pipeline.source, pipeline.primary),
+        open_source=partial(_open_source, pipeline.source, pipeline.primary, known),
         open_target=partial(target_of, pipeline.target),
         holder=this_process(command),
         lease=pipeline.state.lease_seconds,
@@ -83,10 +86,27 @@ def source_of(connections: Connections, name: str) -> Source:
     return _open_source(model, connections.source(ceiling.primary) if ceiling else None)
 
 
-def _open_source(model: SourceConnection, primary: SourceConnection | None) -> Source:
+def _open_source(
+    model: SourceConnection, primary: SourceConnection | None, known: SchemaCache | None = None
+) -> Source:
     from tidegate.sources.opening import open_source
 
-    return open_source(model, primary=primary)
+    return open_source(model, primary, known)
+
+
+def known_schemas(pipeline: Pipeline, *, refresh: bool = False) -> SchemaCache:
+    """The tables of the pipeline's source as they were found within the hour.
+
+    What the server shows depends on who asks, so another user, host or database has another file. Nothing of
+    these can be read from it.
+    """
+    told = _settings(pipeline.source)
+    who = [str(told.get(name)) for name in ("type", "host", "port", "database", "username", "path")]
+    digest = hashlib.sha256("\n".join(who).encode()).hexdigest()[:12]
+    known = SchemaCache(pipeline.folder / "schemas" / f"{safe_name(pipeline.source_name)}-{digest}.json")
+    if refresh:
+        known.forget()
+    return known
 
 
 def target_of(model: TargetConnection) -> Target:

@@ -33,7 +33,7 @@ from tidegate.spark.session import LazySession
 from tidegate.state.hold import HeldStream
 from tidegate.sync.continuity import demand_loadable
 from tidegate.sync.extracting import Extractor, paths_of
-from tidegate.sync.job import TableJob, describe, target_table
+from tidegate.sync.job import TableJob, describe, remembered, target_table
 from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.naming import Naming
@@ -84,6 +84,7 @@ def sync_pipeline(
     if request.scope is not Scope.LOAD:
         demand_own_way(pipeline.source, session.settings)
     tables = tables_of(pipeline, request, parts)
+    _discover(pipeline, request, tables, parts)
     work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline, started))
     if pipeline.processing.strategy is TableOrder.PARALLEL and len(tables) > 1:
         with ThreadPoolExecutor(pipeline.processing.max_parallel_tables, "table") as pool:
@@ -108,6 +109,14 @@ def tables_of(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
         streams = parts.store.streams(pipeline.name).streams
         return pipeline.expand(sorted({owner(stored.stream).name for stored in streams}), request.tables)
     return pipeline.expand(parts.source().tables(), request.tables)
+
+
+def _discover(pipeline: Pipeline, request: Request, tables: list[str], parts: Parts) -> None:
+    """Look at many tables at once. What goes wrong here goes wrong again where it can be told of a table."""
+    plain = [table for table in tables if pipeline.settings_for(table).query is None]
+    if request.scope is not Scope.LOAD and len(plain) > 1:
+        with suppress(TidegateError):
+            parts.source().discover(plain)
 
 
 def _deadline(pipeline: Pipeline, started: datetime) -> Deadline:
@@ -166,9 +175,9 @@ class _Work:
     def _attempt(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
         if self.request.scope is Scope.LOAD:
             return self._load_only(settings, stream, count)
-        job = describe(self.parts.source(), settings, stream)
         if self.request.ranged:
-            return self._range(job, count)
+            return self._range(describe(self.parts.source(), settings, stream), count)
+        job = remembered(self.parts.source(), settings, stream)
         passage = self._held(job, count, self._run)
         if includes_null_cursors(job):
             self._held(null_cursor_job(job, self.parts.source()), count, self._run)
@@ -276,12 +285,14 @@ def null_cursor_job(job: TableJob, source: Source) -> TableJob:
         job.settings, strategy=Strategy.ID_ONLY, cursor=Cursor(id=key), null_cursor=NullCursorPolicy.SKIP
     )
     stream = beside(job.stream, NULL_CURSORS)
+    again = job.again
     return replace(
         job,
         settings=settings,
         stream=stream,
         relation=replace(job.relation, filter=both),
         target=replace(job.target, stream=stream),
+        again=None if again is None else lambda: null_cursor_job(again(), source),
     )
 
 

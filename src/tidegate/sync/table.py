@@ -20,6 +20,7 @@ from datetime import datetime
 
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
+from tidegate.core.errors import SourceError
 from tidegate.core.watermark import Event, Run, RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
@@ -59,13 +60,30 @@ class TableSync:
 
     def run(self, held: HeldStream, job: TableJob, *, limit: int | None = None) -> Passage:
         """Finish what was interrupted, then open and finish one fresh window."""
+        if job.again is not None and _has_work(held.watermark):
+            job = job.again()
         passage = self.finish_interrupted(held, job)
-        plan = next_window(self.source, job, held.watermark, limit=limit, now=self.clock())
+        job, plan = self._next(held, job, limit)
         for note in plan.notes:
             self.progress.note(job.stream, note)
         changes = self.through(held, job, plan)
         window = plan.window or passage.window
         return Passage(window, plan.ceiling, plan.notes, (*passage.changes, *changes))
+
+    def _next(self, held: HeldStream, job: TableJob, limit: int | None) -> tuple[TableJob, WindowPlan]:
+        """The next window. If there is one, it is planned and read with the table as it is now."""
+        if job.again is None:
+            return job, next_window(self.source, job, held.watermark, limit=limit, now=self.clock())
+        try:
+            plan = next_window(self.source, job, held.watermark, limit=limit, now=self.clock())
+            if plan.window is None:
+                return job, plan
+            now = job.again()
+            if now.relation == job.relation:
+                return now, plan
+        except SourceError:  # the table may not be any more what it was when it was last looked at
+            now = job.again()
+        return now, next_window(self.source, now, held.watermark, limit=limit, now=self.clock())
 
     def finish_interrupted(self, held: HeldStream, job: TableJob) -> Passage:
         mark = held.watermark
@@ -173,6 +191,11 @@ class TableSync:
         if run is not None:
             extractor = self.extractor
             conclude(extractor.staging, extractor.paths(job, run), mark, run, extractor.proved)
+
+
+def _has_work(mark: Watermark | None) -> bool:
+    """Whether something is left to do that the last run began."""
+    return mark is not None and (bool(mark.pending) or mark.open_run is not None)
 
 
 def _done(run: Run) -> bool:
