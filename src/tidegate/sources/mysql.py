@@ -152,7 +152,8 @@ class MySQL:
             return Schema(tuple(_described(field) for field in fields))
 
     def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
-        known = {table: schema or self.table_schema(table) for table, schema in tables.items()}
+        looked_up = self.table_schemas([table for table, schema in tables.items() if schema is None])
+        known = {table: schema or looked_up.get(table) for table, schema in tables.items()}
         return guard({table: fragile(schema) for table, schema in known.items() if schema})
 
     # --- positions

@@ -23,9 +23,9 @@ from tidegate.core.errors import SourceError, TidegateError
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.reach.login import Login
 from tidegate.sources.contract import Read
+from tidegate.sources.discovery import TableName
 from tidegate.sources.mysql_session import Session, connect, errors, literal, quote
 from tidegate.sources.readers import exact
-from tidegate.sources.sql import TableName
 
 _CLOCKS = {Kind.TIMESTAMP: "datetime", Kind.INSTANT: "timestamp"}
 _FAILING = "(SELECT POW(10, 1973) UNION SELECT 1)"
