@@ -15,6 +15,7 @@ import json
 import os
 import pwd
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -22,6 +23,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -202,6 +204,12 @@ class S3Server:
     def keys(self, prefix: str = "") -> list[str]:
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def requests(self) -> Counter[str]:
+        """What this bucket was asked for so far, by whomever: `PutObject`, `ListObjectsV2` and so on."""
+        lines = (self.folder / "requests.log").read_text().splitlines()
+        asked = [line for line in lines if line.split()[1:2] == [self.bucket]]
+        return Counter(found[1] for line in asked if (found := re.search(r" s3_(\w+) ", line)))
 
     def answers(self) -> bool:
         return _listens(self.port)
@@ -384,7 +392,8 @@ def s3() -> Iterator[S3Server]:
         data.mkdir()
         users = home.path / "users"
         users.mkdir()
-        options = ["--keep-alive", "--quiet", f"--iam-dir={users}"]
+        log = home.path / "requests.log"
+        options = ["--keep-alive", "--quiet", f"--iam-dir={users}", f"--access-log={log}"]
 
         def command(port: int) -> list[str]:
             return [program, f"--port={HOST}:{port}", *options, "posix", *_attributes(home), str(data)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 
 import pytest
@@ -52,6 +53,29 @@ def test_rows_arrive_once_and_only_what_is_new_the_next_time(place: Place, fresh
     assert len([key for key in keys if is_marker(key)]) == 2
     assert len(keys) == 6
     assert place.mark().pending == ()
+
+
+def test_requests_grow_with_the_segments_alone(small: Place, fresh_bucket: S3Server) -> None:
+    """For each segment it and its receipt are written, the receipt is read and the segment looked at; then
+    it is looked at once more and loaded. Beside that there is a listing now and then, and the marker."""
+    small.configure(processing={"batch_size": 10})
+    before = fresh_bucket.requests()
+    began = time.monotonic()
+    small.synced(scope=Scope.EXTRACT)
+    seconds = time.monotonic() - began
+    made = fresh_bucket.requests() - before
+    before += made
+    small.synced(scope=Scope.LOAD)
+    loading = fresh_bucket.requests() - before
+
+    segments = 25
+    assert made["PutObject"] == 2 * segments + 1
+    assert made["GetObject"] <= segments
+    assert made["HeadObject"] <= segments + 1
+    assert made["ListObjectsV2"] <= seconds + 5
+    assert made["DeleteObjects"] == 1
+    assert made.total() <= 4 * segments + seconds + 10
+    assert loading == {"HeadObject": segments, "GetObject": segments, "ListObjectsV2": 1}
 
 
 @pytest.mark.parametrize(

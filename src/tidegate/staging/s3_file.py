@@ -25,7 +25,7 @@ class S3File(io.RawIOBase):
         self._key = key
         self._tail = tail
         self._size = size
-        self._etag = etag
+        self._etag = f'"{etag.strip(chr(34))}"'
         self._start = 0
         self._block = b""
         self._position = 0
