@@ -255,6 +255,7 @@ def mariadb(
                 _program("mariadb-install-db"),
                 "--no-defaults",
                 f"--datadir={data}",
+                f"--tmpdir={home.path}",  # a starting server removes the temporary tables it finds: others'
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
@@ -268,6 +269,7 @@ def mariadb(
         options = [
             "--no-defaults",
             f"--datadir={data}",
+            f"--tmpdir={home.path}",
             f"--init-file={grants}",
             f"--bind-address={HOST}",
             "--socket=server.sock",
