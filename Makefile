@@ -15,7 +15,7 @@ demo: setup ## the whole product on generated data, nothing else needed
 
 .PHONY: test
 test: setup-test check ## set-up, static checks and every test, against real servers
-	@$(UV) run pytest
+	@$(UV) run pytest -n 3 --dist worksteal
 
 .PHONY: check
 check: setup ## static checks only: ruff, mypy, import-linter
