@@ -169,6 +169,7 @@ def watched(folder: Path) -> dict[str, str]:
         "spark.ui.port": str(_free_port()),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
     }
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _OLDEST_JAVA = 17
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)(?:,\d+)?\])?")
 """A master that runs its tasks on this machine, in Python workers of this environment."""
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, whose command line then decides where Spark runs."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,13 @@ def start(settings: SparkSettings) -> SparkSession:
 
 
 def _running() -> SparkSession | None:
+    """The session there is already: a notebook's, or that of a script which was handed to spark-submit."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError("Spark is not installed", hint="pip install 'tidegate[spark]'") from error
+    if _SUBMITTED in os.environ:
+        return SparkSession.builder.getOrCreate()
     return SparkSession.getActiveSession()
 
 

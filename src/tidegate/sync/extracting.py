@@ -224,9 +224,13 @@ def _in_words(error: BaseException, job: TableJob) -> BaseException:
     if isinstance(error, TidegateError) or not isinstance(error, Exception):
         return error
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
     python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
     return SourceError(
-        f"a Spark task failed: {(python or lines or [type(error).__name__])[-1]}",
+        f"a Spark task failed: {(absent or python or lines or [type(error).__name__])[-1]}",
         where=str(job.stream),
-        hint="run it again to go on from the last proved chunk; --debug shows the whole trace",
+        hint="tasks need the packages that the driver has: install them on the machines that run tasks, or "
+        "send an environment along, as docs/how-to/run-on-a-cluster.md shows"
+        if absent
+        else "run it again to go on from the last proved chunk; --debug shows the whole trace",
     ).with_traceback(error.__traceback__)
