@@ -58,6 +58,7 @@ class Upload(io.RawIOBase):
         self._sent: list[Future[dict[str, Any]]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._crc = 0
+        """Of the parts that were sent; an object of one part is checked by its SHA-256 instead."""
         self._sha = hashlib.sha256()
         self.size = 0
 
@@ -86,7 +87,6 @@ class Upload(io.RawIOBase):
             piece = view[: self._part_bytes - len(self._part)]
             self._part += piece
             self._sha.update(piece)
-            self._crc = zlib.crc32(piece, self._crc)
             self.size += piece.nbytes
             view = view[piece.nbytes :]
         return written
@@ -138,6 +138,7 @@ class Upload(io.RawIOBase):
                 hint="make chunks smaller with `batch_size`",
             )
         assert self._pool is not None
+        self._crc = zlib.crc32(self._part, self._crc)
         self._sent.append(self._pool.submit(self._upload, number, self._let_go()))
 
     def _let_go(self) -> bytearray:
