@@ -32,6 +32,7 @@ format: setup ## let ruff fix and format what it can
 .PHONY: bench
 bench: setup-test ## measure Tidegate beside its peers
 	@$(UV) run python -m bench
+	@$(UV) run python -m bench.staging
 
 .PHONY: servers
 servers: setup-test ## start the servers of the tests, print their addresses, stop on Ctrl-C

@@ -16,6 +16,7 @@ from tests import servers
 from tests.lost_answers import losing_answer, watching
 from tests.servers import S3Server
 from tests.staging.test_parquet import NUMBERS, numbers
+from tests.test_documents import blocks
 from tests.toxiproxy import ENOUGH_TO_LOSE, Proxied, Toxiproxy
 from tidegate.config.models import S3Staging as S3StagingConfig
 from tidegate.config.settings import Compression
@@ -313,6 +314,16 @@ def test_what_may_not_be_deleted_is_named_and_the_rest_is_gone(
     assert raised.value.where == f"s3://{fresh_bucket.bucket}/incremental/kept/1"
     assert "s3:DeleteObject" in str(raised.value.hint)
     assert [item.key for item in staging.list()] == ["kept/1", "kept/2"]
+
+
+def test_the_rights_that_the_guide_names_are_enough(fresh_bucket: S3Server) -> None:
+    [wanted] = blocks("docs/how-to/stage-on-s3.md", "json")
+    user = servers.s3_user(fresh_bucket)
+    policy = json.loads(wanted.replace("acme-data", fresh_bucket.bucket))
+    for statement in policy["Statement"]:
+        statement["Principal"] = user.access_key_id
+    fresh_bucket.client().put_bucket_policy(Bucket=fresh_bucket.bucket, Policy=json.dumps(policy))
+    assert _everything(staging_in(user)) == _everything(staging_in(fresh_bucket))
 
 
 def test_a_bucket_that_is_not_there_is_said_to_be(fresh_bucket: S3Server) -> None:
