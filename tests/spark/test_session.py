@@ -9,11 +9,13 @@ from zipfile import ZipFile
 import pytest
 
 from tests.config.conftest import CONNECTIONS
+from tests.test_documents import blocks
 from tidegate.config.project import Project
 from tidegate.core.errors import ConnectError
 from tidegate.spark.parcel import parcel
 from tidegate.spark.remote import endpoint
 from tidegate.spark.session import LazySession, SparkSettings
+from tidegate.sync.library import spark_settings
 
 
 @pytest.fixture
@@ -81,6 +83,16 @@ def test_the_token_of_a_connect_server_counts_as_a_secret(tmp_path: Path) -> Non
 
     assert "hunter2" in project.secrets()
     assert "hunter2" not in str(project.describe())
+
+
+@pytest.mark.parametrize("example", blocks("docs/how-to/run-on-a-cluster.md", "yaml"))
+def test_the_examples_of_the_guide_are_valid(tmp_path: Path, example: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/connections.yml").write_text(f"{CONNECTIONS}{example}")
+
+    spark = spark_settings(Project.load(tmp_path, {"SPARK_TOKEN": "x"}))
+
+    assert spark.cores is None
 
 
 def test_the_parcel_holds_every_module_and_nothing_compiled() -> None:

@@ -72,6 +72,12 @@ def _until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
+def spark_kind() -> str:
+    """Where syncs of this process run; the processes that are tested have a Spark elsewhere."""
+    return "local"
+
+
+@pytest.fixture
 def place(build: Build, spark_connect: SparkServer) -> Place:
     """A shop in MariaDB whose real `tidegate sync` processes run their tasks on one server."""
     made = build("mariadb-postgres")
