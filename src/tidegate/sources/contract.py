@@ -66,6 +66,10 @@ class Reader(Protocol):
         """
         ...
 
+    def kept(self) -> AbstractContextManager[Reader]:
+        """A reader for several reads of one task, one after the other, which may keep its connection."""
+        ...
+
 
 class Source(Protocol):
     """The driver's side of a source. Holds connections; used from one thread."""

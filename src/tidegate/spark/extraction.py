@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,8 @@ def _task(
     def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             for first in batch.column(0).to_pylist():
-                yield from _answers(work, chunks[first::stride])
+                with work.reader.kept() as reader:
+                    yield from _answers(replace(work, reader=reader), chunks[first::stride])
 
     return run
 

@@ -184,8 +184,12 @@ def _defaults() -> dict[str, str]:
     }
 
 
-_ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Where all of Spark is one process, nobody else has to reach it."""
+_ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "tidegate.spark.daemon",
+}
+"""Where all of Spark is one process, nobody else has to reach it, and its workers have this package."""
 
 
 def _demand_java() -> None:

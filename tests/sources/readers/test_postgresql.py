@@ -345,6 +345,44 @@ def test_reading_leaves_no_session_behind(
     wait_until(lambda: not sessions(postgres_database), 5)
 
 
+def test_the_reads_of_a_task_share_a_connection_until_one_fails(
+    postgres_database: Server, source: Source, reader: PostgreSQLReader
+) -> None:
+    table_of(postgres_database, "int", "1")
+    read = whole(source.table("x"))
+    source.close()
+    seen = []
+
+    with reader.kept() as kept:
+        for _ in range(3):
+            assert read_all(kept, read).num_rows == 2
+            seen += sessions(postgres_database)
+        assert len(seen) == 3
+        assert len(set(seen)) == 1
+        batches = kept.read(ENDLESS, batch_rows=1000)
+        next(batches)
+        run(postgres_database, f"SELECT pg_terminate_backend({seen[0]})")
+        with pytest.raises(ConnectError):
+            for _ in batches:
+                pass
+        assert read_all(kept, read).num_rows == 2
+        assert seen[0] not in sessions(postgres_database)
+
+    wait_until(lambda: not sessions(postgres_database), 5)
+
+
+def test_the_reads_of_a_task_see_what_was_committed_in_between(
+    postgres_database: Server, source: Source, reader: PostgreSQLReader
+) -> None:
+    table_of(postgres_database, "int", "1")
+    read = whole(source.table("x"))
+
+    with reader.kept() as kept:
+        assert read_all(kept, read).num_rows == 2
+        run(postgres_database, "INSERT INTO x VALUES (9, 9)")
+        assert read_all(kept, read).num_rows == 3
+
+
 def test_two_reads_may_go_on_at_once(postgres_database: Server, reader: PostgreSQLReader) -> None:
     one, two = (reader.read(ENDLESS, batch_rows=1000) for _ in range(2))
 
@@ -388,6 +426,7 @@ reader = PostgreSQLReader(Login(host, int(port), database, user, password))
 with open("/dev/null", "wb") as file:
     batches = reader.read(Read(relation, columns, "1 = 1"), batch_rows=16384)
     assert write_segment(file, arrow_schema(columns), batches, compression=Compression.SNAPPY) == int(rows)
+assert "pandas" not in sys.modules, "which takes longer to import than many a chunk to read"
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

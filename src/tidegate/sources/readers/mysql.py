@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,7 @@ from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceEr
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.reach.tls import authorities
-from tidegate.sources.contract import Read
+from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql_guard import altered, has_failed
 from tidegate.sources.mysql_session import connect, errors, quote, run
 from tidegate.sources.mysql_types import SPATIAL
@@ -157,6 +157,10 @@ class MySQLReader:
         if read.uncut:
             return RowReader(MySQLWire(self.login)).read(read, batch_rows=batch_rows)
         return self._read(read, batch_rows)
+
+    def kept(self) -> AbstractContextManager[Reader]:
+        """The driver connects for each query, and cannot do otherwise."""
+        return nullcontext(self)
 
     def _read(self, read: Read, batch_rows: int) -> Iterator[pa.RecordBatch]:
         chosen = _projections(read)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from tidegate.core.errors import ConfigError, ConnectError, SourceError, Tidegat
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach import libpq
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
-from tidegate.sources.contract import Read
+from tidegate.sources.contract import Read, Reader
 from tidegate.sources.postgresql_session import connect, errors, quote, run, text_literal
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
@@ -120,21 +120,80 @@ def _widened(projection: Projection) -> Projection:
 
 @dataclass(frozen=True)
 class PostgreSQLReader:
-    """Reads chunks; connects for each of them anew."""
+    """Reads chunks; connects for each of them anew, unless it is kept."""
 
     login: Login
 
     def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        with self.kept() as connected:
+            yield from connected.read(read, batch_rows=batch_rows)
+
+    @contextmanager
+    def kept(self) -> Iterator[Reader]:
+        with closing(_Connection(self.login)) as connection:
+            yield connection
+
+
+class _Connection:
+    """A connection behind a name in DuckDB, made for the first read and kept as long as reads succeed.
+
+    Connecting, with a password hashed as it should be, takes as long as reading 10,000 rows.
+    """
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._name = f"source_{next(_NUMBERS)}"
+        self._duckdb: DuckDBPyConnection | None = None
+
+    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        complete = False
+        try:
+            yield from self._read(read, batch_rows)
+            complete = True
+        finally:
+            if not (complete and self._rolled_back()):
+                self.close()
+
+    def kept(self) -> AbstractContextManager[Reader]:
+        return nullcontext(self)
+
+    def close(self) -> None:
+        """Said aloud: if DuckDB finds by itself that it cannot roll back, it ends the process."""
+        if self._duckdb is None:
+            return
+        self._rolled_back()
+        self._run(f"DETACH {self._name}")
+        self._duckdb.close()
+        self._duckdb = None
+
+    def _read(self, read: Read, batch_rows: int) -> Iterator[pa.RecordBatch]:
         chosen = _projections(read.columns)
         schema = arrow_schema(read.columns)
         rows = _rows_at_once(read.columns, batch_rows)
         nan = _NaN(read, chosen)
-        with (
-            _session(self.login, read) as session,
-            closing(session.stream(f"SELECT {nan.flag}{exact.select(read, chosen)}", rows)) as batches,
-        ):
+        session = _begin(self._attached(), self._login, read, self._name)
+        with closing(session.stream(f"SELECT {nan.flag}{exact.select(read, chosen)}", rows)) as batches:
             for raw in batches:
                 yield from exact.exact(nan.checked(raw, session), chosen, schema, read)
+
+    def _attached(self) -> DuckDBPyConnection:
+        if self._duckdb is None:
+            self._duckdb = _duckdb(os.getpid()).cursor()
+            _attach(self._duckdb, self._login, self._name)
+        return self._duckdb
+
+    def _rolled_back(self) -> bool:
+        return self._run("ROLLBACK")
+
+    def _run(self, statement: str) -> bool:
+        from duckdb import Error
+
+        assert self._duckdb is not None
+        try:
+            self._duckdb.execute(statement)
+        except Error:  # the connection may be gone; it only read, so nothing can be lost with it
+            return False
+        return True
 
 
 def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
@@ -213,17 +272,6 @@ class _Session:
 _NUMBERS = count(1)
 
 
-@contextmanager
-def _session(login: Login, read: Read) -> Iterator[_Session]:
-    name = f"source_{next(_NUMBERS)}"
-    with closing(_duckdb(os.getpid()).cursor()) as duckdb:
-        _attach(duckdb, login, name)
-        try:
-            yield _begin(duckdb, login, read, name)
-        finally:
-            _detach(duckdb, name)
-
-
 def _begin(duckdb: DuckDBPyConnection, login: Login, read: Read, name: str) -> _Session:
     """DuckDB's BEGIN for what is attached to be read: REPEATABLE READ READ ONLY, and one connection."""
     pins = ", ".join(
@@ -234,13 +282,19 @@ def _begin(duckdb: DuckDBPyConnection, login: Login, read: Read, name: str) -> _
         duckdb.execute("BEGIN")
         if read.snapshot is not None:
             snapshot = f"SET TRANSACTION SNAPSHOT {text_literal(read.snapshot)}"
-            duckdb.execute("CALL postgres_execute(?, ?)", [name, snapshot])
+            duckdb.execute(f"CALL postgres_execute({_text(name)}, {_text(snapshot)})")
         [(backend, *_)] = _query(duckdb, name, f"SELECT pg_backend_pid() AS c0, {pins}").fetchall()
     return _Session(login, read, duckdb, name, backend)
 
 
 def _query(duckdb: DuckDBPyConnection, name: str, sql: str) -> DuckDBPyConnection:
-    return duckdb.execute("FROM postgres_query(?, ?)", [name, sql])
+    """Without parameters: for the first of them DuckDB imports pandas, as slow as many a chunk."""
+    return duckdb.execute(f"FROM postgres_query({_text(name)}, {_text(sql)})")
+
+
+def _text(text: str) -> str:
+    """A literal of DuckDB's."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _attach(duckdb: DuckDBPyConnection, login: Login, name: str) -> None:
@@ -253,22 +307,12 @@ def _attach(duckdb: DuckDBPyConnection, login: Login, name: str) -> None:
         client_encoding="UTF8",
         keepalives_idle=60,
     )
-    quoted = address.replace("'", "''")
     with errors(login):
         try:
-            duckdb.execute(f"ATTACH '{quoted}' AS {name} (TYPE postgres, READ_ONLY)")
+            duckdb.execute(f"ATTACH {_text(address)} AS {name} (TYPE postgres, READ_ONLY)")
         except Error as error:
             reason = str(error).rpartition('": ')[2]
             raise psycopg.OperationalError(reason) from None  # it holds the password
-
-
-def _detach(duckdb: DuckDBPyConnection, name: str) -> None:
-    """Said aloud: if DuckDB finds by itself that it cannot roll back, it ends the process."""
-    from duckdb import Error
-
-    for statement in ("ROLLBACK", f"DETACH {name}"):
-        with suppress(Error):  # the connection may be gone; it only read, so nothing can be lost with it
-            duckdb.execute(statement)
 
 
 @cache
@@ -281,10 +325,12 @@ def _duckdb(process: int) -> DuckDBPyConnection:
         "threads": 1,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
+        # The one that is loaded came with this package, like any other module; to have its 40 MB hashed once
+        # more, in every worker, would take as long as reading 80,000 rows.
+        "allow_unsigned_extensions": True,
     }
     instance = duckdb.connect(config=settings)
-    quoted = str(_scanner(duckdb.__version__)).replace("'", "''")
-    instance.execute(f"LOAD '{quoted}'")
+    instance.execute(f"LOAD {_text(str(_scanner(duckdb.__version__)))}")
     return instance
 
 
