@@ -15,6 +15,7 @@ import base64
 import hashlib
 import io
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ class Upload(io.RawIOBase):
         if number > _MOST_PARTS:
             raise StagingError(
                 f"an object of more than {_MOST_PARTS:,} parts of {self._part_bytes:,} bytes",
-                where=self._place.url(""),
+                where=f"s3://{self._place.bucket}/{self._key}",
                 hint="make chunks smaller with `batch_size`",
             )
         assert self._pool is not None
@@ -204,12 +205,11 @@ class Upload(io.RawIOBase):
         return Landed(_etag(answer), answer["LastModified"].astimezone(UTC), self._confirms(answer))
 
     def _confirms(self, answer: dict[str, Any]) -> bool:
-        return bool(
-            answer.get("ChecksumSHA256") == self._sha256
-            or (
-                answer.get("ChecksumType") == "FULL_OBJECT" and answer.get("ChecksumCRC32") == _crc(self._crc)
-            )
-        )
+        if answer.get("ChecksumType", "FULL_OBJECT") != "FULL_OBJECT":
+            return False
+        if self._id is None:
+            return bool(answer.get("ChecksumSHA256") == self._sha256)
+        return bool(answer.get("ChecksumCRC32") == _crc(self._crc))
 
     def _sweep(self) -> None:
         """Abort what a lost answer to the beginning has left: an upload of our key that we do not know."""
@@ -237,7 +237,7 @@ class Upload(io.RawIOBase):
         return self._place.asking(action, self._key, refused=StagingError, writes=writes)
 
 
-def uploads(place: S3Place, prefix: str) -> Any:
+def uploads(place: S3Place, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Uploads that have not ended, of keys that begin like this, with their keys."""
     more: dict[str, str] = {}
     while True:

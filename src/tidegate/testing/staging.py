@@ -129,6 +129,14 @@ class StagingContract:
         assert list(staging.unfinished()) == []
         assert staging.get("a/finished") == b"x"
 
+    def test_a_writer_whose_write_was_discarded_fails_and_leaves_nothing(
+        self, staging: Staging, part: int
+    ) -> None:
+        with pytest.raises(StagingError):
+            _lose_while_writing(staging, "a/lost", content(2 * part))
+        assert list(staging.list()) == []
+        assert list(staging.unfinished()) == []
+
     def test_discarding_what_nobody_began_does_nothing(self, staging: Staging) -> None:
         staging.put("a", b"x")
         staging.discard(Unfinished("a", "00000000", datetime.now(UTC)))
@@ -238,6 +246,13 @@ def _fail_writing(staging: Staging, key: str, data: bytes) -> None:
     with staging.create(key) as writer:
         writer.file.write(data)
         raise Broken
+
+
+def _lose_while_writing(staging: Staging, key: str, data: bytes) -> None:
+    with staging.create(key) as writer:
+        writer.file.write(data)
+        for item in staging.unfinished():
+            staging.discard(item)
 
 
 def _die_writing(staging: Staging, size: int) -> None:
