@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +16,16 @@ _PIECE = 1 << 20
 _WORTH = 0.95
 
 
+@cache
+def _codec(level: int) -> pa.Codec:
+    return pa.Codec("zstd", compression_level=level)
+
+
 def compressed(data: bytes, level: int) -> tuple[Codec, bytes]:
     """What to store for `data`. The same bytes in give the same bytes out, with one release of zstd."""
     if not data:
         return Codec.STORED, data
-    smaller = pa.Codec("zstd", compression_level=level).compress(data, asbytes=True)
+    smaller = _codec(level).compress(data, asbytes=True)
     return (Codec.ZSTD, smaller) if len(smaller) <= len(data) * _WORTH else (Codec.STORED, data)
 
 
@@ -32,7 +38,7 @@ class Compressor:
 
     def __init__(self, first: bytes, level: int) -> None:
         self.codec, _ = compressed(first, level)
-        self._zstd = pa.Codec("zstd", compression_level=level)
+        self._zstd = _codec(level)
 
     def stored(self, piece: bytes) -> bytes:
         if self.codec is Codec.STORED:
@@ -41,15 +47,14 @@ class Compressor:
         return frame
 
 
-def decompressed(codec: Codec, data: bytes, size: int) -> bytes:
+def decompressed(codec: Codec, data: bytes, size: int) -> bytes | memoryview:
     """The file that was stored as `data`, which had so many bytes; for small ones.
 
     Raises `OSError` where that is not what was once compressed.
     """
     if codec is Codec.STORED:
         return data
-    whole: bytes = pa.Codec("zstd").decompress(data, decompressed_size=size, asbytes=True)
-    return whole
+    return memoryview(_codec(1).decompress(data, decompressed_size=size))
 
 
 def pieces(codec: Codec, source: Any, size: int) -> Iterator[bytes]:

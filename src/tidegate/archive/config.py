@@ -91,7 +91,7 @@ class Packer(Model):
     """Where relative locations begin."""
     max_shard_size: Annotated[int, Field(ge=1_000, le=1 << 42)] = 1_000_000_000
     n_bits: Annotated[int, Field(ge=0, le=MOST_BITS)] = 8
-    compression_level: Annotated[int, Field(ge=1, le=19)] = 3
+    compression_level: Annotated[int, Field(ge=1, le=19)] = 1
     engine: Literal["spark", "process"] = "spark"
     """Who packs: Spark's tasks, or this process alone."""
     on_problem: Policies = Field(default_factory=Policies)

@@ -467,7 +467,7 @@ class Cycle:
             if run is None or run.id != opened.run.id:
                 return self._closed_by_another(opened)
             manifest = opened.folder.keep_manifest(self._manifest(opened))
-            add_window(opened.folder, opened.listing.parts)
+            add_window(opened.folder, [shard.key for shard in manifest.shards])
             segment = self._extracted(held, opened, manifest)
             moved = not self.late and self._move(opened.run.window)
             held.commit(*transitions.loaded(_committed(held), {segment.key}, self.tools.clock()))
@@ -549,6 +549,7 @@ class Cycle:
         try:
             opened.folder.clean(manifest_too=not opened.listing.rows)
             merge_if_many(self.tools.place, f"{opened.folder.name}-merged")
+            self.tools.place.sweep()
             held.check()
         except (ArchiveError, StateError) as error:
             _log.warning("cleaning up after the window failed: %s", error)

@@ -13,7 +13,7 @@ from tidegate.archive.index import Index
 from tidegate.archive.naming import file_name, fingerprint
 from tidegate.archive.place import ArchivePlace, problems
 from tidegate.archive.records import manifests
-from tidegate.archive.shard import Shard
+from tidegate.archive.shard import Content, Shard
 from tidegate.core.errors import ArchiveError, DamagedShard, UsageError
 
 
@@ -69,7 +69,7 @@ def _open(place: ArchivePlace, key: str) -> Shard:
     return Shard(source)
 
 
-def _written(folder: Path, uid: str, content: Iterator[bytes], shard: str) -> Extracted:
+def _written(folder: Path, uid: str, content: Content, shard: str) -> Extracted:
     """Write a file whole or not at all, under a name that cannot lead out of the folder.
 
     A file of that name that is there already stays, if it is the same.

@@ -14,6 +14,7 @@ import heapq
 import io
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.archive.listing import arrow_file, overlapping
+from tidegate.archive.listing import overlapping, parquet_file
+from tidegate.archive.naming import fingerprint
 from tidegate.archive.place import ArchivePlace, Listed
 from tidegate.archive.records import WindowFolder
-from tidegate.core.errors import ArchiveError
+from tidegate.archive.shard import Shard
+from tidegate.core.errors import ArchiveError, DamagedShard
 
 _FOLDER = "_tidegate/index"
 _GROUP_ROWS = 65_536
@@ -71,10 +74,14 @@ class Index:
         groups = [(file, group) for file in self._open() for group in overlapping(file.metadata, span)]
         return [pair for file, group in groups for pair in _matching(file, group, wanted)]
 
+    @property
+    def empty(self) -> bool:
+        return not self._open()
+
     def _open(self) -> list[pq.ParquetFile]:
         if self._files is None:
             sources = (self.place.open(listed.key) for listed in index_files(self.place))
-            self._files = [pq.ParquetFile(arrow_file(source)) for source in sources if source is not None]
+            self._files = [parquet_file(source) for source in sources if source is not None]
         return self._files
 
 
@@ -91,17 +98,20 @@ def index_files(place: ArchivePlace) -> list[Listed]:
     return [listed for listed in place.list(_FOLDER) if listed.key.endswith(".parquet")]
 
 
-def write_part(folder: WindowFolder, part: str, entries: Iterable[Pair]) -> None:
-    """What a part has packed, in the order of the fingerprints."""
-    folder.place.put(folder.fingerprints(part), _parquet(entries))
-
-
-def add_window(folder: WindowFolder, parts: Iterable[str]) -> None:
-    """Join the parts of a window, which follow each other, into one file of the index."""
-    entries = (pair for part in parts for pair in _pairs(folder.place, folder.fingerprints(part)))
-    first = next(iter(entries), None)
+def add_window(folder: WindowFolder, shards: Iterable[str]) -> None:
+    """Add a file with all that the shards of a window hold. They follow each other, as their members do."""
+    pairs = (pair for shard in shards for pair in _members(folder.place, shard))
+    first = next(pairs, None)
     if first is not None:
-        folder.place.put(f"{_FOLDER}/{folder.name}.parquet", _parquet(_chained(first, entries)))
+        folder.place.put(f"{_FOLDER}/{folder.name}.parquet", _parquet(_chained(first, pairs)))
+
+
+def _members(place: ArchivePlace, key: str) -> Iterator[Pair]:
+    source = place.open(key)
+    if source is None:
+        raise DamagedShard("the shard is gone", where=place.where(key), hint="run it again")
+    for uid in Shard(source).index().column("uid").to_pylist():
+        yield fingerprint(uid), key
 
 
 def merge_if_many(place: ArchivePlace, name: str) -> bool:
@@ -133,9 +143,9 @@ def _pairs(place: ArchivePlace, key: str) -> Iterator[Pair]:
     source = place.open(key)
     if source is None:
         return
-    file = pq.ParquetFile(arrow_file(source))
-    for batch in file.iter_batches(_GROUP_ROWS):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    with closing(parquet_file(source)) as file:
+        for batch in file.iter_batches(_GROUP_ROWS, use_threads=False):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _parquet(pairs: Iterable[Pair]) -> bytes:

@@ -17,6 +17,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 from tidegate.archive.naming import INDEX_MEMBER, member_name
 from tidegate.core.errors import DamagedShard
@@ -55,7 +56,7 @@ class Codec(IntEnum):
     ZSTD = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Member:
     """What a member's header says of it."""
 
@@ -72,7 +73,7 @@ class Member:
     wide: bool = False
     """Whether the sizes stand in 64 bits; always so for members that were written as a stream."""
 
-    @property
+    @cached_property
     def name(self) -> str:
         return member_name(self.uid, compressed=self.codec is Codec.ZSTD)
 

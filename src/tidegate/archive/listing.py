@@ -11,6 +11,7 @@ import heapq
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 
 from tidegate.archive.config import Database
 from tidegate.archive.naming import fingerprint, part_name, part_of
-from tidegate.archive.place import ArchivePlace
+from tidegate.archive.place import ArchivePlace, LocalBytes
 from tidegate.archive.records import Listing, WindowFolder
 from tidegate.archive.shard import Bytes, Origin
 from tidegate.core.ceiling import Ceiling, strictly_below, wall_clock
@@ -308,7 +309,8 @@ def _batches(
     source = place.open(key)
     if source is None:
         raise ArchiveError("a file of the frozen listing is gone", where=place.where(key))
-    yield from within(pq.ParquetFile(arrow_file(source)), span, columns)
+    with closing(parquet_file(source)) as file:
+        yield from within(file, span, columns)
 
 
 def within(file: pq.ParquetFile, span: tuple[int, int], columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -317,7 +319,7 @@ def within(file: pq.ParquetFile, span: tuple[int, int], columns: list[str]) -> I
 
     low, high = (pa.scalar(end, pa.uint64()) for end in span)
     for group in overlapping(file.metadata, span):
-        for batch in file.iter_batches(_GROUP_ROWS, row_groups=[group], columns=columns):
+        for batch in file.iter_batches(_GROUP_ROWS, row_groups=[group], columns=columns, use_threads=False):
             marks = batch.column("fingerprint")
             inside = pc.and_(pc.greater_equal(marks, low), pc.less_equal(marks, high))
             yield batch.filter(inside)
@@ -334,9 +336,11 @@ def overlapping(metadata: Any, span: tuple[int, int]) -> list[int]:
     return found
 
 
-def arrow_file(source: Bytes) -> pa.PythonFile:
-    """An object as Arrow reads files: with few, large reads."""
-    return pa.PythonFile(io.BufferedReader(_Seekable(source), 64 << 10), mode="r")
+def parquet_file(source: Bytes) -> pq.ParquetFile:
+    """An object as Arrow reads files: by itself where it is one, elsewhere with few, large reads."""
+    if isinstance(source, LocalBytes):
+        return pq.ParquetFile(source.path, pre_buffer=False)
+    return pq.ParquetFile(pa.PythonFile(io.BufferedReader(_Seekable(source), 64 << 10), mode="r"))
 
 
 class _Seekable(io.RawIOBase):

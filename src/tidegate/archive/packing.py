@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import BinaryIO
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.config import OnProblem
 from tidegate.archive.files import Files, OpenFile, Unpackable
-from tidegate.archive.index import Index, write_part
+from tidegate.archive.index import Index
 from tidegate.archive.listing import Row, fingerprints_of, rows_of
 from tidegate.archive.naming import shard_key, span_of
 from tidegate.archive.place import ArchivePlace, FileBytes, problems
@@ -70,7 +69,7 @@ class _Part:
         self._part = part
         span = span_of(int(part, 16), work.n_bits)
         self._rows = rows_of(work.place, work.listing, span)
-        self._known = Known(work.place, fingerprints_of(work.place, work.listing, span), span)
+        self._known = Known(work.place, partial(fingerprints_of, work.place, work.listing, span), span)
         self._output = _Output(work, part, stack)
         self._problems: list[Problem] = []
         self._stopped = False
@@ -93,7 +92,6 @@ class _Part:
         receipt = self._receipt()
         if not receipt.whole or receipt.listed != self._work.listing.parts[self._part]:
             raise InvariantBroken(f"part {self._part} of the window does not add up: {receipt}")
-        write_part(folder, self._part, self._output.entries())
         folder.keep_receipt(receipt)
         return folder.receipt(self._part)
 
@@ -124,10 +122,10 @@ class _Part:
             data = b"".join(file.content())
             if not self._is_here(mark, row, lambda: hashlib.sha256(data).digest()):
                 packed = Packed.of(data, self._work.level)
-                self._output.add(mark, row, packed)
+                self._output.add(row, packed)
                 self._last = row.uid, packed.sha256
         elif not self._is_here(mark, row, lambda: _sum_of(file)):
-            self._last = row.uid, self._output.add_stream(mark, row, file)
+            self._last = row.uid, self._output.add_stream(row, file)
 
     def _is_here(self, mark: int, row: Row, checksum: Callable[[], bytes]) -> bool:
         """Whether the uid is in a shard with this content. With another content it cannot be packed."""
@@ -174,8 +172,11 @@ def _sum_of(file: OpenFile) -> bytes:
 class Known:
     """What earlier windows have packed of a part."""
 
-    def __init__(self, place: ArchivePlace, fingerprints: list[int], span: tuple[int, int]) -> None:
-        self._shards = Index(place).shards(fingerprints, span)
+    def __init__(
+        self, place: ArchivePlace, fingerprints: Callable[[], list[int]], span: tuple[int, int]
+    ) -> None:
+        index = Index(place)
+        self._shards = {} if index.empty else index.shards(fingerprints(), span)
         self._checksums = lru_cache(maxsize=4)(lambda key: _checksums(place, key))
 
     def checksum(self, mark: int, uid: str) -> bytes | None:
@@ -212,25 +213,23 @@ class _Output:
     read: int = 0
     _file: BinaryIO | None = None
     _writer: ShardWriter | None = None
-    _marks: array[int] = field(default_factory=lambda: array("Q"))
 
-    def add(self, mark: int, row: Row, packed: Packed) -> None:
+    def add(self, row: Row, packed: Packed) -> None:
         with problems(self._where):
             self._room_for(len(packed.data)).add(row.origin, packed)
-        self._count(mark, packed.size)
+        self._count(packed.size)
 
-    def add_stream(self, mark: int, row: Row, file: OpenFile) -> bytes:
+    def add_stream(self, row: Row, file: OpenFile) -> bytes:
         with problems(self._where):
             sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
-        self._count(mark, file.size)
+        self._count(file.size)
         return sha256
 
     @property
     def _where(self) -> str:
         return self.work.place.where(f"part {self.part}")
 
-    def _count(self, mark: int, size: int) -> None:
-        self._marks.append(mark)
+    def _count(self, size: int) -> None:
         self.packed += 1
         self.read += size
 
@@ -255,7 +254,6 @@ class _Output:
         with problems(self._where):
             self._writer.finish()
             self._file.flush()
-            os.fsync(self._file.fileno())
             sha256 = Shard(FileBytes(self._file, self._where)).verify()
             size = self._file.seek(0, os.SEEK_END)
         key = shard_key(self.work.high, self.part, len(self.shards) + 1, sha256)
@@ -277,11 +275,3 @@ class _Output:
                 where=where,
                 hint="move it away and run this again: it is written anew",
             )
-
-    def entries(self) -> Iterator[tuple[int, str]]:
-        """Every fingerprint with its shard, in order."""
-        begin = 0
-        for shard in self.shards:
-            for mark in self._marks[begin : begin + shard.entries]:
-                yield mark, shard.key
-            begin += shard.entries

@@ -7,13 +7,16 @@ replaces. Instances travel to Spark's executors, so they hold nothing open.
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -22,6 +25,8 @@ from tidegate.core.errors import ArchiveError
 from tidegate.state.contract import Store
 
 _UNFINISHED = ".unfinished-"
+_ABANDONED_SECONDS = 3600.0
+"""A file that nobody holds for so long is nobody's, even if its lock cannot be seen from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,10 @@ class ArchivePlace(Protocol):
 
     def scratch(self) -> Any:
         """A new file to write a shard into, gone at the end of the context, whatever became of it."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what writers that died have left of `scratch`."""
         ...
 
     def publish(self, key: str, file: BinaryIO) -> bool:
@@ -87,22 +96,31 @@ class LocalPlace:
             descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=folder)
         try:
             with open(descriptor, "w+b", buffering=1 << 20) as file:  # noqa: PTH123 - it is open already
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as it is held, its writer lives
                 yield _Named(file, Path(name))  # type: ignore[misc]
         finally:
             with suppress(OSError):  # it is a second name of the object, or nothing at all
                 Path(name).unlink()
 
+    def sweep(self) -> None:
+        folder = self.root / "_tidegate" / "scratch"
+        for path in folder.glob(f"{_UNFINISHED}*"):
+            with suppress(OSError), path.open("rb") as file:  # somebody else may be quicker
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+
     def publish(self, key: str, file: BinaryIO) -> bool:
         path = self._path(key)
         with problems(str(path)):
             file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
             _make_folders(path.parent, self.root)
             try:
                 os.link(cast(_Named, file).path, path)
             except FileExistsError:
                 return False
-            os.chmod(path, 0o644 & ~_umask())  # noqa: PTH101
             _sync_folder(path.parent)
         return True
 
@@ -245,8 +263,9 @@ def _prune(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
+@cache
 def _umask() -> int:
-    """Files of `mkstemp` are private; an archive is as public as its folder."""
+    """Files of `mkstemp` are private; an archive is as public as its owner's other files."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -4,7 +4,7 @@
     _tidegate/state/                    the store: lease, planned window, history
     _tidegate/windows/RUN/listing/      the frozen listing of an open window, sorted by fingerprint
     _tidegate/windows/RUN/listing.json  written once it is complete
-    _tidegate/windows/RUN/parts/        for each part its receipt, and the fingerprints it packed
+    _tidegate/windows/RUN/parts/        for each part its receipt
     _tidegate/windows/RUN/problems/     for each part the files that could not be packed
     _tidegate/windows/RUN/manifest.json the window's shards: with it they count
     _tidegate/index/                    which shard holds which fingerprint
@@ -153,9 +153,6 @@ class WindowFolder:
 
     def listing_file(self, number: int) -> str:
         return f"{self.root}/listing/{number:06}.parquet"
-
-    def fingerprints(self, part: str) -> str:
-        return f"{self.root}/parts/{part}.parquet"
 
     # --- The listing
 

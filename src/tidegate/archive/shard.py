@@ -41,6 +41,8 @@ INDEX = pa.schema(
         pa.field("location", pa.binary(), nullable=False),
     ]
 )
+Content = Iterator[bytes] | Iterator[bytes | memoryview]
+"""A file in pieces."""
 _CODECS = {Codec.STORED: "stored", Codec.ZSTD: "zstd"}
 
 
@@ -307,7 +309,7 @@ class Shard:
         if (digest.digest(), size, stored.drained()) != (header.sha256, header.size, header.crc32):
             raise self._damaged(header, "its checksum does not fit")
 
-    def _checked_at_once(self, header: Header, reading: _Reading) -> bytes:
+    def _checked_at_once(self, header: Header, reading: _Reading) -> bytes | memoryview:
         """The same for a small file, without the cost of a stream."""
         stored = reading.take(header.stored)
         try:
@@ -340,7 +342,7 @@ class Shard:
         if digest.digest() != self.guide.tail_sha256:
             raise DamagedShard("its index or directory is damaged", where=self.where)
 
-    def files(self) -> Iterator[tuple[dict[str, Any], Iterator[bytes]]]:
+    def files(self) -> Iterator[tuple[dict[str, Any], Content]]:
         """Every file with its row of the index, read from the beginning to the end, and checked."""
         for row, _, content in self._walk(self.index(), None):
             yield row, content
@@ -358,7 +360,7 @@ class Shard:
         self._verify_tail(directory, digest)
         return digest.hexdigest()
 
-    def _walk(self, index: pa.Table, digest: Any) -> Iterator[tuple[dict[str, Any], Header, Iterator[bytes]]]:
+    def _walk(self, index: pa.Table, digest: Any) -> Iterator[tuple[dict[str, Any], Header, Content]]:
         reading = _Reading(self._source, 0, self.guide.index_offset, digest=digest)
         for batch in index.to_batches(max_chunksize=_INDEX_GROUP):
             for row in batch.to_pylist():
@@ -366,7 +368,7 @@ class Shard:
                 if header.size <= WHOLE:
                     yield row, header, iter([self._checked_at_once(header, reading)])
                     continue
-                content = self._checked(header, reading)
+                content: Content = self._checked(header, reading)
                 yield row, header, content
                 for _ in content:
                     pass  # what nobody asked for is checked all the same

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def late_files(tools: Tools) -> Iterator[Row]:
         listing = listings.freeze(tools.table, window, WindowFolder(beside, "late"), n_bits)
         for part in listing.parts:
             span = span_of(int(part, 16), n_bits)
-            known = Known(tools.place, fingerprints_of(beside, listing, span), span)
+            known = Known(tools.place, partial(fingerprints_of, beside, listing, span), span)
             for fingerprint, row in rows_of(beside, listing, span):
                 if known.checksum(fingerprint, row.uid) is None:
                     yield row
