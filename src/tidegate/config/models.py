@@ -25,6 +25,7 @@ from pydantic import (
 
 from tidegate.config.settings import Compression, Layout, TableOrder, TableSettings
 from tidegate.config.spelling import did_you_mean
+from tidegate.core.blackouts import Blackout
 from tidegate.core.strategies import Mask, NullCursorPolicy, Strategy, WriteMode
 
 __all__ = [
@@ -153,6 +154,12 @@ def _database_url(url: SecretStr, info: ValidationInfo) -> SecretStr:
     if scheme != "sqlite" or place.startswith("/"):
         return url
     return SecretStr(f"sqlite://{quote(str(_from_root(Path(unquote(place)), info)))}")
+
+
+def _some_time(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("expected more than no time at all")
+    return value
 
 
 def _one_or_many(value: Any) -> Any:
@@ -284,6 +291,30 @@ class Server(Model):
         return self
 
 
+class MercyOptions(Model):
+    """What a source is spared; a pipeline's own words go before those of its source."""
+
+    max_connections: Count | None = None
+    max_rows_per_second: Count | None = None
+    max_query: Annotated[Duration, AfterValidator(_some_time)] | None = None
+    max_running: Count | None = None
+    max_replica_lag: Duration | None = None
+    slow_down_at: Annotated[float, Field(gt=1, le=1000)] | None = None
+    max_pause: Duration | None = None
+    blackout: Names | None = None
+    timezone: Zone | None = None
+
+    @model_validator(mode="after")
+    def _hours(self) -> MercyOptions:
+        self.blackouts()
+        return self
+
+    def blackouts(self) -> tuple[Blackout, ...] | None:
+        if self.blackout is None:
+            return None
+        return tuple(Blackout.written(text, self.timezone or "UTC") for text in self.blackout)
+
+
 class SourceCeiling(Model):
     primary: Text
     """The source whose transactions decide, where this one is a replica of it."""
@@ -293,6 +324,7 @@ class MySQLSource(Server):
     type: Literal["mysql"] = "mysql"
     port: Port = 3306
     ceiling: SourceCeiling | None = None
+    mercy: MercyOptions = Field(default_factory=MercyOptions)
 
 
 class PostgreSQLSource(Server):
@@ -300,11 +332,13 @@ class PostgreSQLSource(Server):
     port: Port = 5432
     schema_name: Text = Field(default="public", alias="schema")
     ceiling: SourceCeiling | None = None
+    mercy: MercyOptions = Field(default_factory=MercyOptions)
 
 
 class SQLiteSource(Model):
     type: Literal["sqlite"] = "sqlite"
     path: FilePath
+    mercy: MercyOptions = Field(default_factory=MercyOptions)
 
 
 class DuckDBTarget(Model):
@@ -573,6 +607,7 @@ class PipelineOptions(SharedOptions):
     processing: PipelineProcessing = Field(default_factory=PipelineProcessing)
     s3: S3Options = Field(default_factory=S3Options)
     ceiling: PipelineCeiling = Field(default_factory=PipelineCeiling)
+    mercy: MercyOptions = Field(default_factory=MercyOptions)
 
 
 class PipelineFile(Model):

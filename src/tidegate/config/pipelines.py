@@ -23,8 +23,8 @@ from tidegate.config.models import (
     TargetConnection,
 )
 from tidegate.config.problems import KeyPath, Problem, config_error
-from tidegate.config.resolving import resolve, unsuitable
-from tidegate.config.settings import Processing, TableSettings
+from tidegate.config.resolving import mercy_of, resolve, unsuitable
+from tidegate.config.settings import Mercy, Processing, TableSettings
 from tidegate.config.spelling import did_you_mean, is_pattern, listed, matches
 from tidegate.config.variables import Variables
 from tidegate.core.errors import UsageError
@@ -95,6 +95,11 @@ class Pipeline:
             max_parallel_tables=said.max_parallel_tables or built_in.max_parallel_tables,
             timeout_minutes=said.timeout_minutes,
         )
+
+    @property
+    def mercy(self) -> Mercy:
+        """What the source is spared."""
+        return mercy_of(self.options.mercy, self.source.mercy)
 
     @property
     def name_rules(self) -> NameRules:

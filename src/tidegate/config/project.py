@@ -124,6 +124,7 @@ class Project:
             "staging": pipeline.staging_name,
             "state": pipeline.state_name,
             "processing": pipeline.processing,
+            "mercy": pipeline.options.mercy,
             "tables": {table: pipeline.settings_for(table) for table in pipeline.tables},
         }
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from tidegate.config.models import PipelineOptions, TableOptions
+from tidegate.config.models import MercyOptions, PipelineOptions, TableOptions
 from tidegate.config.problems import KeyPath
-from tidegate.config.settings import Retries, TableSettings, takes_window
+from tidegate.config.settings import Mercy, Retries, TableSettings, takes_window
 from tidegate.config.spelling import is_pattern
 from tidegate.core.strategies import CeilingSettings, Cursor, Strategy, WriteMode
 
@@ -129,6 +129,19 @@ def _retries(options: TableOptions, pipeline: PipelineOptions) -> Retries:
     return Retries(
         max=_nearest(bare.max, near.max, far.max),
         backoff=_nearest(bare.backoff, near.backoff_seconds, far.backoff_seconds),
+    )
+
+
+def mercy_of(pipeline: MercyOptions, source: MercyOptions) -> Mercy:
+    """What a pipeline spares its source: its own words, else the source's, key by key."""
+    bare = Mercy()
+    names = ("max_connections", "max_rows_per_second", "max_query", "max_running", "max_replica_lag")
+    said = {name: _said(getattr(pipeline, name), getattr(source, name)) for name in names}
+    return Mercy(
+        **said,
+        slow_down_at=_said(pipeline.slow_down_at, source.slow_down_at),
+        max_pause=_nearest(bare.max_pause, pipeline.max_pause, source.max_pause),
+        blackout=_nearest(bare.blackout, pipeline.blackouts(), source.blackouts()),
     )
 
 

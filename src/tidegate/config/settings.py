@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from tidegate.core.blackouts import Blackout
 from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
 
 
@@ -51,6 +52,22 @@ class Processing:
 def takes_window(query: str) -> bool:
     """Whether a user's SELECT asks to be told the ends of the window."""
     return "{low}" in query or "{high}" in query
+
+
+@dataclass(frozen=True, slots=True)
+class Mercy:
+    """What a source is spared. The defaults here are the built-in ones."""
+
+    max_connections: int | None = None
+    max_rows_per_second: int | None = None
+    max_query: timedelta | None = None
+    """The longest that one of our own queries may run."""
+    max_running: int | None = None
+    """Statements at the source above which no further chunk is begun."""
+    max_replica_lag: timedelta | None = None
+    slow_down_at: float | None = None
+    max_pause: timedelta = timedelta(minutes=5)
+    blackout: tuple[Blackout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

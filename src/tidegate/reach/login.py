@@ -40,6 +40,8 @@ class Login:
     tunnel: Tunnel | None = None
     iam: Iam | None = None
     """Where AWS signs us in, and there is no password."""
+    max_query: float | None = None
+    """Seconds that a query of ours may run at most; None: as long as it takes."""
 
     @property
     def where(self) -> str:

@@ -90,3 +90,15 @@ def _tls(login: Login) -> dict[str, Any]:
     context.check_hostname = settings.mode == "verify-full"
     context.verify_mode = ssl.CERT_REQUIRED if settings.verified else ssl.CERT_NONE
     return {"ssl": context}
+
+
+def limited(login: Login) -> str:
+    """The limit of a query's time, as the beginning of a list of session variables, for both families.
+
+    Each of them takes the comment of the other for a comment.
+    """
+    if login.max_query is None:
+        return ""
+    milliseconds = max(1, round(login.max_query * 1000))
+    mariadb = f"/*M!100101 max_statement_time = {milliseconds / 1000:.3f}, */"
+    return f"{mariadb} /*!50708 max_execution_time = {milliseconds}, */"

@@ -15,6 +15,7 @@ from tidegate.core.strategies import CeilingSettings, Cursor
 from tidegate.core.types import Column, Schema
 from tidegate.core.watermark import Candidate
 from tidegate.core.windows import Window
+from tidegate.sources.strain import Pulse
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,10 @@ class Source(Protocol):
         ...
 
     def reader(self) -> Reader: ...
+
+    def pulse(self) -> Pulse | None:
+        """What tells tasks how hard the source is working; None where nobody else works."""
+        ...
 
     def quote(self, name: str) -> str:
         """An identifier as the dialect writes it."""

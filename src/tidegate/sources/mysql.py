@@ -31,6 +31,7 @@ from tidegate.sources.mysql_types import Declared, data_type
 from tidegate.sources.mysql_unfinished import Rows, Unfinished, whole_moment
 from tidegate.sources.mysql_watch import MySQLWatch
 from tidegate.sources.sql import both
+from tidegate.sources.strain import MySQLPulse, Pulse
 from tidegate.sources.values import date_of, timestamp_of
 
 _SYSTEM_SCHEMAS = "('information_schema', 'mysql', 'performance_schema', 'sys')"
@@ -267,6 +268,9 @@ class MySQL:
         login = for_tasks(self.login)
         named = login.tls.mode == "verify-full" and login.tunnel is not None
         return RowReader(MySQLWire(login)) if login.tls.cert or named else MySQLReader(login)
+
+    def pulse(self) -> Pulse:
+        return MySQLPulse(for_tasks(self.login))
 
     def close(self) -> None:
         self._disconnect()

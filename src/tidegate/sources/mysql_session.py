@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 UTC_ZONE = "+00:00"
 _PINNED = (
-    "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
+    "SET SESSION {limit} sql_mode = '', sql_select_limit = 18446744073709551615, sql_big_selects = 1, "
     "wait_timeout = 28800, net_write_timeout = 3600, lock_wait_timeout = 300, time_zone = '{zone}'"
 )
 """A global sql_select_limit would end every read early, and silently. A table that is being altered is waited
@@ -35,6 +35,7 @@ _READ_ONLY = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 """Under another isolation level a consistent snapshot is quietly none at all."""
 _LOST = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 0, 4031})
 _UNREACHABLE = frozenset({CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_UNKNOWN_HOST})
+_TOO_LONG = frozenset({1969, 3024})
 _NO_PRIVILEGE = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.VIEW_INVALID})
 
 
@@ -42,7 +43,7 @@ def connect(login: Login, *, zone: str = UTC_ZONE) -> Session:
     """A read-only session. Values arrive as the server writes them: nothing is converted by the driver."""
     with errors(login):
         session = mysql.connect(login, program_name=APPLICATION_NAME, conv={})
-        run(session, _PINNED.format(zone=zone))
+        run(session, _PINNED.format(zone=zone, limit=mysql.limited(login)))
         run(session, _READ_ONLY)
     return session
 
@@ -133,6 +134,10 @@ def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) ->
         )
     if lost(error) or number == ER.CON_COUNT_ERROR:
         return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
+    if number in _TOO_LONG:
+        hint = "lower processing.batch_size, give the columns an index, or raise mercy.max_query"
+        said = f"a query ran longer than the {login.max_query or 0:g} s that mercy.max_query allows"
+        return SourceError(said, where=where or login.where, hint=hint)
     if number in _NO_PRIVILEGE:
         return SourceError(text, where=where or login.where, hint="`GRANT SELECT` on the table to this user")
     return SourceError(text, where=where or login.where)

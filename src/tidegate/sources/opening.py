@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from tidegate.core.errors import ConfigError
-from tidegate.reach.login import login_of
+from tidegate.reach.login import Login, login_of
 from tidegate.sources.contract import Source
 from tidegate.sources.discovery import SchemaCache
 from tidegate.sources.sql import Database, SqlSource
 
 
-def open_source(config: Any, primary: Any = None, known: SchemaCache | None = None) -> Source:
+def open_source(
+    config: Any,
+    primary: Any = None,
+    known: SchemaCache | None = None,
+    *,
+    max_query: timedelta | None = None,
+) -> Source:
     """A source that connects when it is first asked something.
 
     `primary` is the connection of the server that is written to, where `config` is a replica of it. `known`
-    is what was found out about its tables before.
+    is what was found out about its tables before. A query that runs longer than `max_query` is ended by the
+    server.
     """
     opener = _OPENERS.get(config.type)
     if opener is None:
         kinds = ", ".join(sorted(_OPENERS))
         raise ConfigError(f"`{config.type}` is not a kind of source", hint=f"there are {kinds}")
     try:
-        return SqlSource(opener(config, primary), known)
+        return SqlSource(opener(config, primary, max_query), known)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "tidegate":
             raise
@@ -33,27 +42,33 @@ def open_source(config: Any, primary: Any = None, known: SchemaCache | None = No
         ) from error
 
 
-def _mysql(config: Any, primary: Any) -> Database:
+def _mysql(config: Any, primary: Any, max_query: timedelta | None) -> Database:
     from tidegate.sources.mysql import MySQL
 
-    return MySQL(login_of(config), login_of(primary) if primary else None)
+    return MySQL(*_logins(config, primary, max_query))
 
 
-def _postgresql(config: Any, primary: Any) -> Database:
+def _postgresql(config: Any, primary: Any, max_query: timedelta | None) -> Database:
     from tidegate.sources.postgresql import PostgreSQL
 
-    schema = getattr(config, "schema_name", "public")
-    return PostgreSQL(login_of(config), schema, login_of(primary) if primary else None)
+    here, there = _logins(config, primary, max_query)
+    return PostgreSQL(here, getattr(config, "schema_name", "public"), there)
 
 
-def _sqlite(config: Any, primary: Any) -> Database:
-    del primary
+def _logins(config: Any, primary: Any, max_query: timedelta | None) -> tuple[Login, Login | None]:
+    seconds = max_query.total_seconds() if max_query else None
+    here = replace(login_of(config), max_query=seconds)
+    return here, replace(login_of(primary), max_query=seconds) if primary else None
+
+
+def _sqlite(config: Any, primary: Any, max_query: timedelta | None) -> Database:
+    del primary, max_query  # its reads run in our own process
     from tidegate.sources.sqlite import SQLite
 
     return SQLite(str(config.path))
 
 
-_OPENERS: dict[str, Callable[[Any, Any], Database]] = {
+_OPENERS: dict[str, Callable[[Any, Any, timedelta | None], Database]] = {
     "mysql": _mysql,
     "postgresql": _postgresql,
     "sqlite": _sqlite,

@@ -26,6 +26,7 @@ from tidegate.sources.postgresql_replica import Replicated
 from tidegate.sources.postgresql_session import Session, connect, errors, literal, quote, run
 from tidegate.sources.postgresql_types import data_type
 from tidegate.sources.postgresql_watch import PostgreSQLWatch
+from tidegate.sources.strain import PostgreSQLPulse, Pulse
 from tidegate.sources.values import date_of, instant_of, timestamp_of
 
 _RELATIONS = """
@@ -263,6 +264,9 @@ class PostgreSQL:
         from tidegate.sources.readers.postgresql import PostgreSQLReader
 
         return PostgreSQLReader(for_tasks(self.login))
+
+    def pulse(self) -> Pulse:
+        return PostgreSQLPulse(for_tasks(self.login))
 
     def close(self) -> None:
         self._disconnect()

@@ -42,9 +42,23 @@ def connect(login: Login) -> Session:
             autocommit=True,
             **libpq.parameters(login),
         )
-        pins = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _PINNED.items())
+        settings = {**_PINNED, **({"statement_timeout": limit_of(login)} if login.max_query else {})}
+        pins = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
         run(session, f"SELECT {pins}")
     return session
+
+
+def limit_of(login: Login) -> str:
+    """The limit of a query's time as `statement_timeout` has it: in milliseconds, 0 for none."""
+    return str(max(1, round(login.max_query * 1000))) if login.max_query else "0"
+
+
+def too_long(login: Login, where: str) -> SourceError:
+    return SourceError(
+        f"a query ran longer than the {login.max_query or 0:g} s that mercy.max_query allows",
+        where=where,
+        hint="lower processing.batch_size, give the columns an index, or raise mercy.max_query",
+    )
 
 
 def run(session: Session, sql: str) -> list[Row]:
@@ -101,6 +115,8 @@ def _in_words(login: Login, error: psycopg.Error, where: str | None) -> Tidegate
     text = error.diag.message_primary or str(error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return _not_connected(login, text)
+    if isinstance(error, psycopg.errors.QueryCanceled) and login.max_query and "timeout" in text:
+        return too_long(login, where or login.where)
     if isinstance(error, psycopg.OperationalError) and error.sqlstate and error.sqlstate[:2] in ("08", "57"):
         return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
     if isinstance(error, psycopg.errors.InsufficientPrivilege):

@@ -19,6 +19,7 @@ from tidegate.sources import select as custom
 from tidegate.sources.ceiling import ClockFace, Freezing, Observer, Patience
 from tidegate.sources.contract import Read, Reader, Relation
 from tidegate.sources.discovery import SchemaCache, TableName
+from tidegate.sources.strain import Pulse
 
 _ORDERED = frozenset(
     {
@@ -87,6 +88,7 @@ class Database(Protocol):
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]: ...
     def snapshot(self) -> AbstractContextManager[str | None]: ...
     def reader(self) -> Reader: ...
+    def pulse(self) -> Pulse | None: ...
     def close(self) -> None: ...
 
 
@@ -221,6 +223,9 @@ class SqlSource:
 
     def reader(self) -> Reader:
         return self._database.reader()
+
+    def pulse(self) -> Pulse | None:
+        return self._database.pulse()
 
     def quote(self, name: str) -> str:
         return self._database.quote(name)

@@ -293,6 +293,9 @@ class SQLite:
 
         return RowReader(SQLiteWire(self.path))
 
+    def pulse(self) -> None:
+        return None
+
     def close(self) -> None:
         if self._session is not None:
             self._session.close()

@@ -32,6 +32,8 @@ from tidegate.core.types import Column, Kind
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.masking import mask, masked_columns
+from tidegate.sources.strain import Pulse
+from tidegate.spark.pacing import NO_HURRY, Pace, Pacer
 from tidegate.staging.contract import ObjectWriter, Staging
 from tidegate.staging.layout import SegmentPath
 from tidegate.staging.parquet import write_segment
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 16_384
 """Rows in memory at a time: enough for Parquet to encode well, few enough for 500 wide columns."""
 
-_ANSWER = "chunk int, receipt string, error string"
+_ANSWER = "chunk int, receipt string, error string, note string"
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,21 @@ class Extraction:
     """A chunk of a snapshot is staged even without rows: an empty table has something to say."""
     deadline: Deadline = NEVER
     """After it no further chunk is begun."""
+    pace: Pace = NO_HURRY
+    """The share of the source that one task may use."""
+    pulse: Pulse | None = None
 
 
-def extract(
-    session: SparkSession, work: Extraction, chunks: list[ChunkRead], parallelism: int
-) -> list[Receipt]:
+@dataclass(frozen=True)
+class Extracted:
+    """What became of a job's chunks."""
+
+    receipts: list[Receipt]
+    notes: list[str]
+    """What tasks had to say, though nothing is wrong."""
+
+
+def extract(session: SparkSession, work: Extraction, chunks: list[ChunkRead], parallelism: int) -> Extracted:
     """Run the chunks as one Spark job and return their receipts; after the deadline, those there are.
 
     Chunks are dealt out in turn, so that the tasks move through the window side by side and progress
@@ -88,7 +100,10 @@ def extract(
     for answer in answers:
         if answer["error"]:
             raise retold(json.loads(answer["error"]))
-    return [Receipt.from_json(json.loads(answer["receipt"])) for answer in answers]
+    return Extracted(
+        [Receipt.from_json(json.loads(answer["receipt"])) for answer in answers if answer["receipt"]],
+        [answer["note"] for answer in answers if answer["note"]],
+    )
 
 
 def _task(
@@ -104,22 +119,26 @@ def _task(
 
 
 def _answers(work: Extraction, chunks: list[ChunkRead]) -> Iterator[pa.RecordBatch]:
+    pacer = Pacer(work.pace, work.pulse, work.deadline, lambda: datetime.now(UTC))
     for chunk in chunks:
+        pacer.before_chunk()
         if work.deadline.passed(datetime.now(UTC)):
             return
         try:
             receipt = stage(work, chunk, attempt=secrets.token_hex(4))
         except TidegateError as error:
-            yield _answer(chunk.number, None, json.dumps(told(error)))
+            yield _answer(chunk.number, error=json.dumps(told(error)))
             return
-        yield _answer(chunk.number, json.dumps(receipt.to_json()), None)
+        pacer.after_chunk(receipt.rows)
+        yield _answer(
+            chunk.number, receipt=json.dumps(receipt.to_json()), note="; ".join(pacer.notes) or None
+        )
+        pacer.notes.clear()
 
 
-def _answer(number: int, receipt: str | None, error: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [pa.array([number], pa.int32()), pa.array([receipt], pa.string()), pa.array([error], pa.string())],
-        names=["chunk", "receipt", "error"],
-    )
+def _answer(number: int, **texts: str | None) -> pa.RecordBatch:
+    columns = {name: pa.array([texts.get(name)], pa.string()) for name in ("receipt", "error", "note")}
+    return pa.RecordBatch.from_pydict({"chunk": pa.array([number], pa.int32()), **columns})
 
 
 def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:

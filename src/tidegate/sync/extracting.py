@@ -16,13 +16,14 @@ from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import Run, RunKind, StreamId
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
-from tidegate.spark.extraction import ChunkRead, Extraction, extract, receipts
+from tidegate.spark.extraction import ChunkRead, Extracted, Extraction, extract, receipts
 from tidegate.spark.session import LazySession
 from tidegate.staging.contract import Staging
 from tidegate.staging.layout import SegmentPath
 from tidegate.state.hold import HeldStream
 from tidegate.sync.job import TableJob
 from tidegate.sync.markers import StagedChunk
+from tidegate.sync.mercy import UNLIMITED, Allowance
 from tidegate.sync.progress import Progress
 
 
@@ -36,6 +37,7 @@ class Extractor:
     progress: Progress
     clock: Callable[[], datetime]
     deadline: Deadline
+    allowance: Allowance = UNLIMITED
     proved: dict[str, StagedChunk] = field(default_factory=dict)
     """What was committed here, by the keys of the receipts, for the markers of the runs."""
 
@@ -64,19 +66,20 @@ class Extractor:
     ) -> None:
         """Run the Spark job in a thread of its own and commit what it proves in the meantime."""
         run = held.mark.current_run
-        work = self._extraction(job, run)
+        tasks = min(self._parallelism(job), len(missing))
+        work = self._extraction(job, run, tasks)
         chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
         session = self.session.get()
-        answer = _in_background(
-            lambda: extract(session, work, chunks, self._parallelism(job)), str(job.stream)
-        )
+        answer = _in_background(lambda: extract(session, work, chunks, tasks), str(job.stream))
         while not wait([answer], self.staging.pace).done:
             held.check()
             ledger.collect()
             self._commit(held, ledger, job)
         error = answer.exception()
         if error is None:
-            ledger.add(answer.result())
+            ledger.add(answer.result().receipts)
+            for note in answer.result().notes:
+                self.progress.note(job.stream, note)
             return
         ledger.collect()
         self._commit(held, ledger, job)
@@ -105,7 +108,7 @@ class Extractor:
             )
         raise StagingError("some chunks left no receipt", where=str(job.stream), hint="run it again")
 
-    def _extraction(self, job: TableJob, run: Run) -> Extraction:
+    def _extraction(self, job: TableJob, run: Run, tasks: int = 1) -> Extraction:
         return Extraction(
             run_id=run.id,
             run_number=run.number,
@@ -118,6 +121,8 @@ class Extractor:
             overlaps=run.lookback,
             snapshot=run.kind is RunKind.SNAPSHOT,
             deadline=self.deadline,
+            pace=self.allowance.pace(tasks),
+            pulse=self.source.pulse(),
         )
 
     def _chunk_read(self, job: TableJob, run: Run, chunk: Chunk, snapshot: str | None) -> ChunkRead:
@@ -133,7 +138,8 @@ class Extractor:
         return ChunkRead(run.chunks_done + chunk.number, chunk.window, read)
 
     def _parallelism(self, job: TableJob) -> int:
-        return job.settings.parallelism or self.session.settings.cores or _CLUSTER_PARALLELISM
+        wanted = job.settings.parallelism or self.session.settings.cores or _CLUSTER_PARALLELISM
+        return self.allowance.parallelism(wanted)
 
 
 def paths_of(settings: TableSettings, stream: StreamId, run: Run) -> SegmentPath:
@@ -205,9 +211,9 @@ class _Receipts:
         ]
 
 
-def _in_background(work: Callable[[], list[Receipt]], name: str) -> Future[list[Receipt]]:
+def _in_background(work: Callable[[], Extracted], name: str) -> Future[Extracted]:
     """Run a Spark job in a thread that does not keep the process alive: what it stages has its receipts."""
-    answer: Future[list[Receipt]] = Future()
+    answer: Future[Extracted] = Future()
 
     def body() -> None:
         try:

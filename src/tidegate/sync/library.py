@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def open_parts(pipeline: Pipeline, *, command: str, known: SchemaCache | None = 
     return Parts(
         store=open_store(pipeline.state),
         staging=open_staging(pipeline.staging),
-        open_source=partial(_open_source, pipeline.source, pipeline.primary, known),
+        open_source=partial(_open_source, pipeline.source, pipeline.primary, known, pipeline.mercy.max_query),
         open_target=partial(target_of, pipeline.target),
         holder=this_process(command),
         lease=pipeline.state.lease_seconds,
@@ -83,15 +84,19 @@ def source_of(connections: Connections, name: str) -> Source:
     """A source by its name, with the primary that its own entry names."""
     model = connections.source(name)
     ceiling = getattr(model, "ceiling", None)
-    return _open_source(model, connections.source(ceiling.primary) if ceiling else None)
+    primary = connections.source(ceiling.primary) if ceiling else None
+    return _open_source(model, primary, None, model.mercy.max_query)
 
 
 def _open_source(
-    model: SourceConnection, primary: SourceConnection | None, known: SchemaCache | None = None
+    model: SourceConnection,
+    primary: SourceConnection | None,
+    known: SchemaCache | None,
+    max_query: timedelta | None,
 ) -> Source:
     from tidegate.sources.opening import open_source
 
-    return open_source(model, primary, known)
+    return open_source(model, primary, known, max_query=max_query)
 
 
 def known_schemas(pipeline: Pipeline, *, refresh: bool = False) -> SchemaCache:

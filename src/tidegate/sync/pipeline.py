@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidegate.config.project import Pipeline
-from tidegate.config.settings import TableOrder, TableSettings
+from tidegate.config.settings import TableSettings
 from tidegate.core import transitions
 from tidegate.core.deadlines import Deadline
 from tidegate.core.errors import (
@@ -36,6 +36,7 @@ from tidegate.sync.extracting import Extractor, paths_of
 from tidegate.sync.job import TableJob, describe, remembered, target_table
 from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
+from tidegate.sync.mercy import Allowance, allowance, blackout
 from tidegate.sync.naming import Naming
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
@@ -81,13 +82,19 @@ def sync_pipeline(
 ) -> SyncResult:
     """Sync the requested tables; one that fails does not keep the others from finishing."""
     started = clock()
+    deadline = _deadline(pipeline, started)
+    until = deadline
     if request.scope is not Scope.LOAD:
         demand_own_way(pipeline.source, session.settings)
+        until = deadline.or_earlier(blackout(pipeline.mercy, started))
+        until.demand(started, where=pipeline.source_name, stopped="before it began")
     tables = tables_of(pipeline, request, parts)
     _discover(pipeline, request, tables, parts)
-    work = _Work(pipeline, request, parts, session, progress, clock, token, _deadline(pipeline, started))
-    if pipeline.processing.strategy is TableOrder.PARALLEL and len(tables) > 1:
-        with ThreadPoolExecutor(pipeline.processing.max_parallel_tables, "table") as pool:
+    allowed = allowance(pipeline, len(tables))
+    work = _Work(pipeline, request, parts, session, progress, clock, token, deadline, until, allowed)
+    if allowed.tables > 1:
+        parts.disconnect()  # from here on each table's thread has its own
+        with ThreadPoolExecutor(allowed.tables, "table") as pool:
             results = list(pool.map(work.table, tables))
     else:
         results = [work.table(table) for table in tables]
@@ -134,6 +141,9 @@ class _Work:
     clock: Callable[[], datetime]
     token: Callable[[], str]
     deadline: Deadline
+    until: Deadline
+    """When reading has to stop, which may be earlier."""
+    allowance: Allowance
 
     def table(self, table: str) -> TableResult:
         """One table, retried where trying again may help. Errors become part of the result."""
@@ -156,8 +166,8 @@ class _Work:
         return result
 
     def _retried(self, table: str, stream: StreamId, count: _Count) -> Passage:
-        self.deadline.demand(self.clock(), where=str(stream), stopped="before this table")
-        settings = self.pipeline.settings_for(table)
+        self.until.demand(self.clock(), where=str(stream), stopped="before this table")
+        settings = self.allowance.settings(self.pipeline.settings_for(table))
         attempt = 0
         while True:
             try:
@@ -235,7 +245,13 @@ class _Work:
 
     def _table_sync(self, count: _Count, job: TableJob) -> TableSync:
         extractor = Extractor(
-            self.parts.source(), self.parts.staging, self.session, count, self.clock, self.deadline
+            self.parts.source(),
+            self.parts.staging,
+            self.session,
+            count,
+            self.clock,
+            self.until,
+            self.allowance,
         )
         loader = self._loader(count, job.settings) if self.request.scope is Scope.BOTH else None
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)

@@ -24,6 +24,7 @@ from tidegate.state.contract import Stored
 from tidegate.sync.evolution import admitted
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.marks import live_holder
+from tidegate.sync.mercy import allowance
 from tidegate.sync.naming import Naming, named_table
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, Scope, includes_null_cursors, null_cursor_job, tables_of
@@ -81,10 +82,12 @@ def preview(
 ) -> list[TablePlan]:
     """The plans of the requested tables; one that cannot be planned does not hide the others."""
     plans: list[TablePlan] = []
-    for table in tables_of(pipeline, request, parts):
+    tables = tables_of(pipeline, request, parts)
+    allowed = allowance(pipeline, len(tables))
+    for table in tables:
         stream = StreamId(pipeline.name, table)
         try:
-            settings = pipeline.settings_for(table)
+            settings = allowed.settings(pipeline.settings_for(table))
             naming = Naming(pipeline.name_rules, settings.names, parts.store)
             plans += _Preview(parts, request, clock, naming).table(settings, stream)
         except TidegateError as error:

@@ -25,6 +25,7 @@ from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
+from tidegate.reach.mysql import limited
 from tidegate.reach.tls import authorities
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql_guard import altered, has_failed
@@ -35,7 +36,7 @@ from tidegate.sources.readers.exact import Projection, Rule
 from tidegate.sources.rows import MySQLWire, RowReader
 
 _SESSION = (
-    "SET SESSION character_set_client = utf8mb4, character_set_results = utf8mb4, "
+    "SET SESSION {limit} character_set_client = utf8mb4, character_set_results = utf8mb4, "
     "collation_connection = utf8mb4_general_ci, sql_mode = '', sql_select_limit = 18446744073709551615, "
     "sql_big_selects = 1, net_write_timeout = 3600, time_zone = '+00:00'"
 )
@@ -229,7 +230,7 @@ class _Stream:
             return_type="arrow_stream",
             protocol="binary",  # the text protocol rounds floats
             batch_size=self.rows,
-            pre_execution_query=[_SESSION, _TRANSACTION],
+            pre_execution_query=[_SESSION.format(limit=limited(self.login)), _TRANSACTION],
         )
         return batches
 

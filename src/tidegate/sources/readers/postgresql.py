@@ -27,7 +27,7 @@ from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach import libpq
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.contract import Read, Reader
-from tidegate.sources.postgresql_session import connect, errors, quote, run, text_literal
+from tidegate.sources.postgresql_session import connect, errors, limit_of, quote, run, text_literal, too_long
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
 
@@ -41,7 +41,6 @@ _PINNED = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
-    "statement_timeout": "0",  # a read lasts as long as its rows take to be staged
     "idle_in_transaction_session_timeout": "0",
 }
 _MOST_ROWS = 4096
@@ -276,7 +275,10 @@ def _begin(duckdb: DuckDBPyConnection, login: Login, read: Read, name: str) -> _
     """DuckDB's BEGIN for what is attached to be read: REPEATABLE READ READ ONLY, and one connection."""
     pins = ", ".join(
         f"set_config('{setting}', '{value}', true) AS c{number}"
-        for number, (setting, value) in enumerate(_PINNED.items(), 1)
+        # Without a limit of the user's own, a read lasts as long as its rows take to be staged.
+        for number, (setting, value) in enumerate(
+            {**_PINNED, "statement_timeout": limit_of(login)}.items(), 1
+        )
     )
     with _failures(login, read):
         duckdb.execute("BEGIN")
@@ -364,6 +366,8 @@ def _failures(login: Login, read: Read) -> Iterator[None]:
 
 
 def _in_words(login: Login, read: Read, text: str) -> TidegateError:
+    if login.max_query and "statement timeout" in text:
+        return too_long(login, exact.place(read))
     fatal = "FATAL:" in text or any(phrase in text for phrase in _LOST)
     said = text.rpartition("FATAL:" if "FATAL:" in text else "ERROR:")[2].strip().partition("\n")[0]
     if fatal:

@@ -1,0 +1,180 @@
+"""A source is spared what it is to be spared, by all tasks and tables of a run together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.servers import Connection, Server
+from tests.system.conftest import Build, Place
+from tests.system.shop import HYBRID
+from tests.system.syncing import Notes
+from tidegate.core.errors import ConfigError, Interrupted, SourceError
+from tidegate.core.receipts import Receipt
+from tidegate.core.watermark import StreamId
+from tidegate.sync.pipeline import Scope
+
+
+@contextmanager
+def counting_sessions(server: Server) -> Iterator[list[int]]:
+    """How many sessions use the database, besides the one that asks; the last number is the largest seen."""
+    sql = {
+        "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = %s",
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = %s",
+    }[server.kind]
+    most = [0]
+    over = threading.Event()
+
+    def count() -> None:
+        with closing(server.connect(autocommit=True)) as connection, closing(connection.cursor()) as cursor:
+            while not over.wait(0.003):
+                cursor.execute(sql, [server.database])
+                most[0] = max(most[0], cursor.fetchone()[0] - 1)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+@dataclass
+class Timed(Notes):
+    """Remembers when which rows had been staged."""
+
+    staging: list[tuple[float, int]] = field(default_factory=list)
+
+    def staged(self, stream: StreamId, receipt: Receipt) -> None:
+        super().staged(stream, receipt)
+        self.staging.append((time.monotonic(), receipt.rows))
+
+    @property
+    def rows_per_second(self) -> float:
+        """From the moment at which the first rows were there."""
+        first = self.staging[0][0]
+        later = [rows for at, rows in self.staging if at > first + 0.5]
+        return sum(later) / (self.staging[-1][0] - first)
+
+
+def place_of(build: Build, route: str, rows: int, **pipeline: Any) -> Place:
+    place = build(route)
+    place.shop.create()
+    place.shop.insert(rows)
+    place.configure({"orders": HYBRID}, **pipeline)
+    return place
+
+
+@pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-duckdb"])
+def test_no_more_connections_than_allowed_and_no_more_rows_a_second(route: str, build: Build) -> None:
+    place = build(route)
+    place.shop.create()
+    place.shop.insert(900)
+    place.shop.execute(f"CREATE TABLE returns {'LIKE' if place.shop.kind == 'mysql' else 'AS TABLE'} orders")
+    if place.shop.kind == "mysql":
+        place.shop.execute("INSERT INTO returns SELECT * FROM orders")
+    place.configure(
+        {"orders": HYBRID, "returns": {**HYBRID, "keys": ["id"]}},
+        processing={"strategy": "parallel", "batch_size": 50, "parallelism": 2},
+        mercy={"max_connections": 10, "max_rows_per_second": 300},
+    )
+    place.notes = timed = Timed()
+    assert place.shop.server is not None
+    with counting_sessions(place.shop.server) as most:
+        result = place.sync(scope=Scope.EXTRACT)
+    assert result.exit_code == 0, [str(table.error) for table in result.tables.values()]
+    assert sum(table.rows_extracted for table in result.tables.values()) == 1800
+    assert most[0] <= 10
+    assert timed.rows_per_second <= 330
+
+
+def test_a_run_fits_into_the_connections_it_has(build: Build) -> None:
+    place = place_of(
+        build,
+        "postgres-duckdb",
+        300,
+        processing={"strategy": "parallel", "batch_size": 50, "parallelism": 8},
+        mercy={"max_connections": 4},
+    )
+    assert place.shop.server is not None
+    with counting_sessions(place.shop.server) as most:
+        place.synced()
+    assert most[0] <= 4
+    place.agree()
+    place.configure({"orders": HYBRID}, mercy={"max_connections": 3})
+    with pytest.raises(ConfigError, match=r"max_connections` is 3, and a run needs 4"):
+        place.sync()
+
+
+def test_a_run_does_not_begin_in_a_blackout(build: Build) -> None:
+    place = place_of(build, "sqlite-duckdb", 10, mercy={"blackout": "00:00-24:00"})
+    with pytest.raises(Interrupted, match=r"left alone until .* UTC .*stopped before it began") as stopped:
+        place.sync()
+    assert stopped.value.exit_code == 1
+    assert "--load-only" in str(stopped.value)
+    place.sync(scope=Scope.LOAD)
+
+
+def test_a_run_stops_between_two_chunks_when_a_blackout_begins(build: Build) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=6)
+    hours = f"{soon:%H:%M:%S}-{soon + timedelta(hours=1):%H:%M:%S}"
+    place = place_of(
+        build,
+        "sqlite-duckdb",
+        3000,
+        processing={"batch_size": 10, "parallelism": 1},
+        mercy={"blackout": [hours], "max_rows_per_second": 50},
+    )
+    [table] = place.sync().tables.values()
+    assert isinstance(table.error, Interrupted)
+    assert "between two chunks" in str(table.error) or "before it began" in str(table.error)
+    assert table.rows_extracted < 3000
+    place.configure({"orders": HYBRID})
+    place.synced()
+    place.agree()
+
+
+def test_a_busy_source_is_waited_for_and_it_is_said(build: Build) -> None:
+    mercy = {"max_running": 1, "max_pause": "1s"}
+    place = place_of(build, "postgres-duckdb", 100, mercy=mercy, processing={"batch_size": 100})
+    server = place.shop.server
+    assert server is not None
+    with closing(server.connect(autocommit=True)) as connection:
+        sleeping = threading.Thread(target=_sleep, args=[connection])
+        sleeping.start()
+        try:
+            place.synced()
+        finally:
+            server.execute(
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(300)'"
+            )
+            sleeping.join()
+    assert any("paused" in text and "are running, more than 1" in text for text in place.notes.texts)
+
+
+def _sleep(connection: Connection) -> None:
+    with suppress(psycopg.errors.QueryCanceled):
+        connection.cursor().execute("SELECT pg_sleep(300)")
+
+
+def test_a_pipeline_goes_before_its_source_key_by_key(build: Build) -> None:
+    place = build("postgres-duckdb")
+    place.shop.create()
+    place.sources = {"shop": {**place.shop.config, "mercy": {"max_query": "1ms", "max_running": 500}}}
+    place.shop.insert(10)
+    place.configure({"orders": HYBRID}, retries={"max": 0})
+    [table] = place.sync().tables.values()
+    assert isinstance(table.error, SourceError)
+    assert "mercy.max_query" in str(table.error)
+    place.configure({"orders": HYBRID}, mercy={"max_query": "1m"})
+    place.synced()
+    place.agree()
