@@ -13,7 +13,7 @@ import yaml
 from tests import servers
 from tests.authority import Authority
 from tests.cli.conftest import Run, Shop
-from tests.servers import Bastion, Server
+from tests.servers import Bastion, S3Server, Server
 from tidegate.reach.tunnel import close_all
 
 
@@ -180,3 +180,19 @@ def test_a_folder_that_cannot_be_written_is_named(connections: Connections, run:
     connections.add("staging", "files", {"type": "local", "path": str(tmp_path / "file" / "staging")})
     steps = answers(run, "files", exit_code=1)
     assert "cannot be written" in steps["folder"]["answer"]
+
+
+def test_a_bucket_is_written_read_and_left_as_it_was(
+    connections: Connections, run: Run, fresh_bucket: S3Server
+) -> None:
+    connections.add("staging", "bucket", {"type": "s3", **fresh_bucket.config})
+    connections.add("state", "marks", {"type": "s3", **fresh_bucket.config, "prefix": "marks/"})
+    assert list(answers(run, "bucket", exit_code=0)) == ["write", "read", "delete"]
+    assert fresh_bucket.keys() == []
+    assert answers(run, "marks", exit_code=0)["records"]["answer"] == "0 tables known"
+
+    wrong = fresh_bucket.logged_in_as(fresh_bucket.access_key_id, "wrong").config
+    connections.add("staging", "bucket", {"type": "s3", **wrong})
+    steps = answers(run, "bucket", exit_code=5)
+    assert list(steps) == ["write"]
+    assert steps["write"]["hint"]

@@ -7,7 +7,7 @@ from contextlib import closing
 from urllib.parse import quote
 
 from tests.servers import Server
-from tidegate.reach.login import Login
+from tidegate.reach.login import Login, Way
 from tidegate.sources import mysql_session, postgresql_session
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql import MySQL
@@ -69,10 +69,10 @@ def _postgresql_session(login: Login) -> str:
 
 def _state(kind: str) -> Path:
     def ask(login: Login) -> str:
-        user, password = quote(login.username or "", safe=""), quote(login.password or "", safe="")
-        url = f"{kind}://{user}:{password}@{login.host}:{login.port}/{login.database}"
+        password = f":{quote(login.password, safe='')}" if login.password else ""
+        url = f"{kind}://{login.username}{password}@{login.host}:{login.port}/{login.database}"
         with (
-            closing(database(url, login.tls, login.tunnel).connect()) as connection,
+            closing(database(url, Way(login.tls, login.tunnel, login.iam)).connect()) as connection,
             closing(connection.cursor()) as cursor,
         ):
             cursor.execute(CIPHER[kind])

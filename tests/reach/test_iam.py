@@ -104,7 +104,7 @@ def signing_in(kind: str, request: pytest.FixtureRequest) -> Login:
     return login
 
 
-@pytest.mark.parametrize(("kind", "name"), [pair for pair in ALL if pair[1] != "state"])
+@pytest.mark.parametrize(("kind", "name"), ALL)
 def test_every_path_signs_in(kind: str, name: str, signing_in: Login) -> None:
     assert path(kind, name)(signing_in) != ""
 

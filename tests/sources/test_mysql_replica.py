@@ -10,9 +10,12 @@ import pytest
 
 from tests.servers import Server, fresh_database
 from tests.sources.conftest import Opened
+from tests.sources.readers.reading import wait_until
 from tests.sources.replicated import mariadb_pair, wait_until_applied
 from tests.sources.test_mysql_ceiling import HYBRID, add, with_orders
 from tests.sources.writing import IMPATIENT, PATIENT, meanwhile, run, writer
+from tidegate.reach.login import login_of
+from tidegate.sources.strain import MySQLPulse
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +92,22 @@ def test_a_replica_that_cannot_keep_up_is_not_trusted(shop: Server, replica: Ser
         replica.execute("START SLAVE SQL_THREAD")
     assert ceiling.lookback == timedelta(seconds=60)
     assert "not up to date" in ceiling.warnings[0]
+
+
+def test_a_replica_says_how_far_it_is_behind(shop: Server, replica: Server) -> None:
+    pulse = MySQLPulse(login_of(replica.config))
+    wait_until(lambda: pulse.strain().lag == 0)
+    delayed(replica, seconds=30)
+    try:
+        add(shop)
+        wait_until(lambda: (pulse.strain().lag or 0) >= 1)
+    finally:
+        delayed(replica, seconds=0)
+    wait_until(lambda: pulse.strain().lag == 0)
+
+
+def delayed(replica: Server, *, seconds: int) -> None:
+    """Let a replica follow its primary at a distance."""
+    replica.execute("STOP SLAVE")
+    replica.execute(f"CHANGE MASTER TO MASTER_DELAY = {seconds}")
+    replica.execute("START SLAVE")

@@ -244,6 +244,9 @@ class SshTunnel(Model):
         return self
 
 
+_NEEDS_TLS = "`iam` sends its token as it is: it needs `tls` with mode require or stricter"
+
+
 class Iam(Model):
     """AWS signs us in: a token for a quarter of an hour in place of a password."""
 
@@ -287,7 +290,7 @@ class Server(Model):
         if self.username is None:
             raise ValueError("`iam` needs the `username` to sign in")
         if self.tls is None or self.tls.mode in ("disable", "prefer"):
-            raise ValueError("`iam` sends its token as it is: it needs `tls` with mode require or stricter")
+            raise ValueError(_NEEDS_TLS)
         return self
 
 
@@ -450,11 +453,14 @@ class SqlState(Leasing):
     """It may carry a password."""
     tls: Tls | None = None
     ssh_tunnel: SshTunnel | None = None
+    iam: Iam | None = None
 
     @model_validator(mode="after")
     def _servers_only(self) -> SqlState:
-        if self.url.get_secret_value().startswith("sqlite") and (self.tls or self.ssh_tunnel):
-            raise ValueError("`tls` and `ssh_tunnel` are for servers; SQLite is a file")
+        if self.url.get_secret_value().startswith("sqlite") and (self.tls or self.ssh_tunnel or self.iam):
+            raise ValueError("`tls`, `ssh_tunnel` and `iam` are for servers; SQLite is a file")
+        if self.iam is not None and (self.tls is None or self.tls.mode in ("disable", "prefer")):
+            raise ValueError(_NEEDS_TLS)
         return self
 
 

@@ -64,6 +64,27 @@ class Login:
         return LOOPBACK, near_end(self.tunnel, self.host, self.port)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to reach a server that something else names: a URL, which can say little of it."""
+
+    tls: Tls | None = None
+    tunnel: Tunnel | None = None
+    iam: Iam | None = None
+
+
+DIRECT = Way()
+
+
+def way_of(config: Any) -> Way:
+    tls = _part(config, "tls")
+    return Way(
+        tls=tls_of(tls) if tls is not None else None,
+        tunnel=tunnel_of(_part(config, "ssh_tunnel")),
+        iam=iam_of(_part(config, "iam")),
+    )
+
+
 def login_of(config: Any, *, port: int = 0) -> Login:
     """The address and credentials of a server's entry in connections.yml: a model, or its values by name.
 

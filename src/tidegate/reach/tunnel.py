@@ -143,8 +143,9 @@ class _Forward:
         self._ssh: subprocess.Popen[str] | None = None
         self._local = tunnel.local_port
         self._open = False
-        self._opened_once = False
         self._closed = False
+        self._wanted = False
+        """Somebody waits: the next attempt is due at once."""
         self._failure: TidegateError | None = None
         self._said: deque[str] = deque(maxlen=50)
 
@@ -179,6 +180,7 @@ class _Forward:
 
     def _keep_open(self) -> None:
         """Have a thread that opens it, and opens it again; it ends with a failure that will not pass."""
+        self._wanted = True
         self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name=f"tunnel {self._target}", daemon=True)
@@ -187,36 +189,39 @@ class _Forward:
     def _keep(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            worked = self._once()
+            failure = self._once()
             with self._changed:
-                hopeless = self._failure is not None and not self._failure.transient
-                if self._closed or (hopeless and not worked):
+                self._failure = failure
+                self._changed.notify_all()
+                if self._closed or (failure is not None and not failure.transient):
                     self._thread = None
                     return
-                # Whoever asks for the port wakes us at once.
-                self._changed.wait(pause)
-            pause = _FIRST_PAUSE if worked else min(2 * pause, _LONGEST_PAUSE)
+                self._wanted = self._wanted and failure is None
+                self._changed.wait_for(lambda: self._wanted or self._closed, pause)
+                if self._closed:
+                    return
+            pause = _FIRST_PAUSE if failure is None else min(2 * pause, _LONGEST_PAUSE)
 
-    def _once(self) -> bool:
-        """Run ssh until it ends; whether the port was open in the meantime."""
+    def _once(self) -> TidegateError | None:
+        """Run ssh until it ends; why the port never opened, or None if it did in the meantime."""
         for _ in range(_PORT_ATTEMPTS):
             try:
-                self._listen(self._start())
+                worked = self._listen(self._start())
             except TidegateError as error:
-                return self._failed(error)
-            if self._opened_once and not self._closed:
-                _log.warning("the tunnel through %s broke: %s", self._tunnel.where, " / ".join(self._said))
-                return True
-            if self._opened_once or not self._port_taken():
+                return error
+            if worked:
+                self._tell_of_the_end()
+                return None
+            if not self._port_taken():
                 break
             self._local = self._tunnel.local_port
-        return self._failed(in_words(self._tunnel, list(self._said)))
+        return in_words(self._tunnel, list(self._said))
 
     def _start(self) -> subprocess.Popen[str]:
+        with self._changed:
+            self._said.clear()
         self._local = self._local or _free_port()
         forward = f"{LOOPBACK}:{self._local}:{self._target}"
-        self._said.clear()
-        self._opened_once = False
         return subprocess.Popen(
             ["sh", "-c", _WATCHED, "tidegate-tunnel", *command(self._tunnel, forward)],
             stdin=subprocess.PIPE,
@@ -227,7 +232,8 @@ class _Forward:
             start_new_session=True,  # Ctrl-C is for us: a run that is stopped still finishes its chunk
         )
 
-    def _listen(self, ssh: subprocess.Popen[str]) -> None:
+    def _listen(self, ssh: subprocess.Popen[str]) -> bool:
+        """Hear what ssh says until it ends; whether it said that the port is open."""
         with self._changed:
             self._ssh = ssh
             closed = self._closed
@@ -238,25 +244,24 @@ class _Forward:
             for line in heard:
                 self._hear(line.rstrip())
         with self._changed:
-            self._open = False
+            worked, self._open = self._open, False
         _end(ssh)
+        return worked
 
     def _hear(self, line: str) -> None:
         with self._changed:
             if line == _READY:
-                self._open = self._opened_once = True
+                self._open, self._wanted = True, False
             else:
                 self._said.append(line)
             self._changed.notify_all()
 
+    def _tell_of_the_end(self) -> None:
+        if not self._closed:
+            _log.warning("the tunnel through %s broke: %s", self._tunnel.where, " / ".join(self._said))
+
     def _port_taken(self) -> bool:
         return not self._tunnel.local_port and any("Address already in use" in line for line in self._said)
-
-    def _failed(self, error: TidegateError) -> bool:
-        with self._changed:
-            self._failure = error
-            self._changed.notify_all()
-        return False
 
 
 def command(tunnel: Tunnel, forward: str) -> list[str]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.reach.login import Login
+
+if TYPE_CHECKING:
+    from tidegate.sources.mysql_session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,12 @@ class MySQLPulse:
             return Strain(int(running), _replica_lag(session))
 
 
-def _replica_lag(session: object) -> float | None:
-    """Of this server, if it is a replica and this user may know."""
+def _replica_lag(session: Session) -> float | None:
+    """Of this server, if it is a replica that is following, and this user may know."""
     import pymysql
+    from pymysql.cursors import DictCursor
 
-    with session.cursor(pymysql.cursors.DictCursor) as cursor:  # type: ignore[attr-defined]
+    with session.cursor(DictCursor) as cursor:
         for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
             try:
                 cursor.execute(statement)

@@ -13,9 +13,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate.core.errors import ConfigError, ConnectError, LoginRefused, StateError, TidegateError
 from tidegate.reach import libpq
-from tidegate.reach.login import Login, Tls
+from tidegate.reach.login import DIRECT, Login, Tls, Way
 from tidegate.reach.tls import refused as tls_refused
-from tidegate.reach.tunnel import Tunnel, beyond
+from tidegate.reach.tunnel import beyond
 
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 30
@@ -98,13 +98,13 @@ class Database(Protocol):
     def failure(self, error: Exception) -> Failure: ...
 
 
-def database(url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Database:
+def database(url: str, way: Way = DIRECT) -> Database:
     """The database a URL names: `sqlite:///path`, `postgresql://…` or `mysql://…`."""
     scheme = url.partition(":")[0]
     if scheme not in _DATABASES:
         supported = ", ".join(_DATABASES)
         raise ConfigError(f"`{scheme}` is no database that can hold state", hint=f"use one of {supported}")
-    return _DATABASES[scheme](url, tls, tunnel)
+    return _DATABASES[scheme](url, way)
 
 
 # --- SQLite ------------------------------------------------------------------
@@ -123,8 +123,8 @@ class Sqlite:
     errors = sqlite3.Error
 
     @classmethod
-    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Sqlite:
-        del tls, tunnel  # a file is where it is
+    def at(cls, url: str, way: Way = DIRECT) -> Sqlite:
+        del way  # a file is where it is
         return cls(path_of(url))
 
     @property
@@ -191,7 +191,7 @@ class Address:
     password: str | None = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def login(self, port: int, tls: Tls | None, tunnel: Tunnel | None) -> Login:
+    def login(self, port: int, way: Way) -> Login:
         """`port` is the one that is meant where the URL names none; TLS may stand in the URL too."""
         named = {key: self.options[name] for name, key in _TLS_OPTIONS.items() if name in self.options}
         return Login(
@@ -200,8 +200,9 @@ class Address:
             database=self.database,
             username=self.user,
             password=self.password,
-            tls=tls or Tls(**named),
-            tunnel=tunnel,
+            tls=way.tls or Tls(**named),
+            tunnel=way.tunnel,
+            iam=way.iam,
         )
 
     @property
@@ -295,9 +296,9 @@ class Postgres:
     table_exists = "SELECT 1 WHERE to_regclass(%s) IS NOT NULL"
 
     @classmethod
-    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Postgres:
+    def at(cls, url: str, way: Way = DIRECT) -> Postgres:
         address = Address.at(url)
-        return cls(address, _driver("psycopg", extra="postgresql"), address.login(5432, tls, tunnel))
+        return cls(address, _driver("psycopg", extra="postgresql"), address.login(5432, way))
 
     @property
     def place(self) -> str:
@@ -383,13 +384,13 @@ class Mysql:
     )
 
     @classmethod
-    def at(cls, url: str, tls: Tls | None = None, tunnel: Tunnel | None = None) -> Mysql:
+    def at(cls, url: str, way: Way = DIRECT) -> Mysql:
         address = Address.at(url)
         for option in address.options:
             if option not in _MYSQL_OPTIONS:
                 hint = f"there are {', '.join(_MYSQL_OPTIONS)}"
                 raise ConfigError(f"the URL of the store has an unknown option `{option}`", hint=hint)
-        return cls(address, _driver("pymysql", extra="mysql"), address.login(3306, tls, tunnel))
+        return cls(address, _driver("pymysql", extra="mysql"), address.login(3306, way))
 
     @property
     def place(self) -> str:
@@ -456,7 +457,7 @@ def _driver(name: str, *, extra: str) -> ModuleType:
         ) from error
 
 
-_DATABASES: dict[str, Callable[[str, Tls | None, Tunnel | None], Database]] = {
+_DATABASES: dict[str, Callable[[str, Way], Database]] = {
     "sqlite": Sqlite.at,
     "postgresql": Postgres.at,
     "mysql": Mysql.at,

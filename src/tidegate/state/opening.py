@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tidegate.core.errors import ConfigError
+from tidegate.reach.login import way_of
 from tidegate.s3 import S3Place, storage_options
 from tidegate.state.contract import Store
 
 if TYPE_CHECKING:
     from tidegate.config.models import DeltaState, LocalState, S3State, SqlState
-    from tidegate.reach.login import Login, Tls
-    from tidegate.reach.tunnel import Tunnel
+    from tidegate.reach.login import Login
 
     StateConfig = LocalState | SqlState | S3State | DeltaState
 
@@ -34,7 +34,7 @@ def server_of(config: StateConfig) -> tuple[str, Login] | None:
 
     if config.type != "sql":
         return None
-    found = database(config.url.get_secret_value(), *_way(config))
+    found = database(config.url.get_secret_value(), way_of(config))
     return (found.address.scheme, found.login) if isinstance(found, Mysql | Postgres) else None
 
 
@@ -68,14 +68,7 @@ def _of(config: StateConfig) -> Store:
 def _server(config: SqlState) -> Store:
     from tidegate.state.sql import SqlStore
 
-    tls, tunnel = _way(config)
-    return SqlStore(config.url.get_secret_value(), tls=tls, tunnel=tunnel)
-
-
-def _way(config: SqlState) -> tuple[Tls | None, Tunnel | None]:
-    from tidegate.reach.login import tls_of, tunnel_of
-
-    return tls_of(config.tls) if config.tls else None, tunnel_of(config.ssh_tunnel)
+    return SqlStore(config.url.get_secret_value(), way=way_of(config))
 
 
 def _local(url: str) -> Store:

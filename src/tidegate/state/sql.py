@@ -30,8 +30,7 @@ from tidegate.core.errors import (
 from tidegate.core.leases import Holder, Lease
 from tidegate.core.shape import demand_shape
 from tidegate.core.watermark import Event, StreamId, Watermark
-from tidegate.reach.login import Tls
-from tidegate.reach.tunnel import Tunnel
+from tidegate.reach.login import DIRECT, Way
 from tidegate.state import process
 from tidegate.state.contract import Damaged, Listing, Stored
 from tidegate.state.databases import Connection, Database, Failure, database
@@ -52,11 +51,10 @@ class SqlStore:
         self,
         url: str,
         *,
-        tls: Tls | None = None,
-        tunnel: Tunnel | None = None,
+        way: Way = DIRECT,
         known_dead: KnownDead = process.known_dead,
     ) -> None:
-        self._database = database(url, tls, tunnel)
+        self._database = database(url, way)
         self._known_dead = known_dead
         self._session: _Session | None = None
         self._turn = threading.RLock()
