@@ -7,6 +7,7 @@ import pytest
 from tests.config.conftest import CONNECTIONS, Folder
 from tidegate.config.models import MySQLSource, RedshiftTarget, S3Staging, S3State
 from tidegate.config.settings import Compression, Layout
+from tidegate.core.quality import Rules
 from tidegate.core.strategies import Cursor, Strategy
 
 OLDER_CONNECTIONS = """
@@ -102,7 +103,7 @@ def test_older_files_load_as_they_are(older: Folder) -> None:
     assert (found.layout, found.prefix, found.compression) == (
         Layout.DATETIME, "eu_hybrid/", Compression.SNAPPY,
     )  # fmt: skip
-    assert found.validation == {"enable_data_quality_checks": True, "max_null_percentage": 2.0}
+    assert found.validation == Rules(max_null_percentage=2.0)
 
 
 def test_connections_without_a_type_are_mysql_and_redshift(older: Folder) -> None:

@@ -12,6 +12,7 @@ from tidegate.config import models
 from tidegate.config.binding import keys_of
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text(encoding="utf-8")
+PAGE_OF_RULES = Path(__file__).parents[2] / "docs/how-to/data-quality.md"
 MODELS = [
     model
     for model in vars(models).values()
@@ -42,3 +43,13 @@ def test_its_links_lead_somewhere() -> None:
 def test_the_message_it_shows_is_the_real_one(folder: Folder) -> None:
     folder.table("cdc_stategy: hybrid\ncdc_id_column: id")
     assert folder.error() in PAGE
+
+
+def test_the_rules_in_the_guide_are_valid(folder: Folder) -> None:
+    guide = PAGE_OF_RULES.read_text(encoding="utf-8")
+    [example] = re.findall(r"```yaml\ntables:\n(.*?)```", guide, re.DOTALL)
+    _, _, body = example.partition("orders:\n")
+    folder.table("\n".join(line.removeprefix("    ") for line in body.splitlines()))
+    rules = folder.load().pipeline("shop").settings_for("orders").validation
+    assert rules is not None
+    assert (rules.unique_key, len(rules.columns), len(rules.checks)) == (True, 3, 1)

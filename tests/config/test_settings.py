@@ -6,6 +6,7 @@ import pytest
 
 from tests.config.conftest import Folder
 from tidegate.config.settings import Compression, Layout, Processing, Retries, TableOrder, TableSettings
+from tidegate.core.quality import Rules
 from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
 
 SHOP = "config/pipelines/shop.yml"
@@ -109,7 +110,7 @@ def test_everything_a_table_can_say_is_heard(folder: Folder) -> None:
     columns: {include: [id, updated_at, email, card], mask: {email: hash, card: last4}}
     filter: region = 'EU'
     default_start: 2025-01-01T00:00:00+00:00
-    validation: {enable_data_quality_checks: true, max_null_percentage: 2.0, later: [a]}
+    validation: {enable_data_quality_checks: true, max_null_percentage: 2.0}
     """
     found = settings(folder, options)
     assert (found.target_name, found.keys) == ("fact_orders", ("id",))
@@ -117,11 +118,7 @@ def test_everything_a_table_can_say_is_heard(folder: Folder) -> None:
     assert found.masks == {"email": Mask.HASH, "card": Mask.LAST4}
     assert found.filter == "region = 'EU'"
     assert found.default_start == datetime(2025, 1, 1, tzinfo=UTC)
-    assert found.validation == {
-        "enable_data_quality_checks": True,
-        "max_null_percentage": 2.0,
-        "later": ["a"],
-    }
+    assert found.validation == Rules(max_null_percentage=2.0)
 
 
 @pytest.mark.parametrize(

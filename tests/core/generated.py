@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import strategies as st
 
 from tidegate.core.positions import Position, Value
+from tidegate.core.quality import Findings
 from tidegate.core.receipts import Segment
 from tidegate.core.watermark import (
     Candidate,
@@ -85,6 +86,16 @@ runs = st.builds(
     round=st.none() | rounds,
     chunks_done=counts,
     staged=st.lists(segments, max_size=2).map(tuple),
+    rules=st.none() | texts,
+    findings=st.none()
+    | st.builds(
+        Findings,
+        rows=counts,
+        nulls=st.dictionaries(texts, counts, max_size=2).map(lambda found: tuple(found.items())),
+        failed=st.dictionaries(texts, counts, max_size=2).map(lambda found: tuple(found.items())),
+        newest=st.none() | moments,
+    ),
+    quarantined=st.lists(segments, max_size=1).map(tuple),
     rows=counts,
     lookback=st.booleans(),
     finished_at=st.none() | moments,

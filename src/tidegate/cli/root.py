@@ -29,6 +29,7 @@ COMMANDS = {
     "sync": Entry("sync", "Move what is new from source to warehouse."),
     "watermark": Entry("watermark", "Look at the marks of tables, and move them by hand."),
     "staging": Entry("staging", "Look at staged files, and clean up."),
+    "quarantine": Entry("quarantine", "Look at rows that were put aside, and decide about them."),
     "status": Entry("status", "All tables at a glance."),
     "columns": Entry("columns", "Look at what columns are called at the target, and map them."),
     "archive": Entry("archive", "Pack files that a table lists into shards."),

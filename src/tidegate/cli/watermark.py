@@ -168,6 +168,11 @@ def _told(event: Event) -> str:
             return f"{data['act']}{to}: {data['reason']}"
         case "schema changed":
             return "; ".join(data["changes"]) or "nothing that matters to rows"
+        case "quarantined":
+            why = "; ".join(data["reasons"])
+            return f"{data['rows']:,} rows put aside{': ' if why else ''}{why}"
+        case "rejected":
+            return f"{data['rows']:,} rows break the rules: {'; '.join(data['reasons'])}"
         case "named":
             return ", ".join(f"{column} is called {name}" for column, name in data["names"].items())
         case _:

@@ -26,6 +26,7 @@ from pydantic import (
 from tidegate.config.settings import Compression, Layout, TableOrder, TableSettings
 from tidegate.config.spelling import did_you_mean
 from tidegate.core.blackouts import Blackout
+from tidegate.core.quality import OnFailure
 from tidegate.core.strategies import Mask, NullCursorPolicy, Strategy, WriteMode
 
 __all__ = [
@@ -195,6 +196,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_name)
 Names = Annotated[tuple[Text, ...], BeforeValidator(_one_or_many), AfterValidator(_once_each)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Percentage = Annotated[float, Field(ge=0, le=100)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 LeaseTime = Annotated[Duration, AfterValidator(_lease_time)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
@@ -566,13 +568,51 @@ class ColumnOptions(Model):
     mask: dict[Text, Mask] = Field(default_factory=dict)
 
 
+class ColumnChecks(Model):
+    max_null_percentage: Percentage | None = None
+    allowed: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] | None = None
+    min: Text | None = None
+    max: Text | None = None
+    matches: Text | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> ColumnChecks:
+        if not self.model_fields_set:
+            raise ValueError("it says nothing about the column")
+        return self
+
+
+class RowCountOptions(Model):
+    max_drift_percentage: Annotated[float, Field(gt=0, le=1_000_000)]
+    runs: Annotated[int, Field(ge=3, le=1000)] = 10
+
+
+class FreshnessOptions(Model):
+    max_age: Duration
+    column: Text | None = None
+
+
+class RowCheckOptions(Model):
+    name: Text
+    sql: Text
+
+
 class ValidationOptions(Model):
-    """Kept for the checks to come; keys that are not known yet are kept as they are."""
-
-    model_config = ConfigDict(extra="allow")
-
     enable_data_quality_checks: bool | None = None
-    max_null_percentage: Annotated[float, Field(ge=0, le=100)] | None = None
+    on_failure: OnFailure | None = None
+    max_null_percentage: Percentage | None = None
+    unique_key: bool | None = None
+    columns: dict[Text, ColumnChecks] = Field(default_factory=dict)
+    checks: tuple[RowCheckOptions, ...] = ()
+    row_count: RowCountOptions | None = None
+    freshness: FreshnessOptions | None = None
+
+    @model_validator(mode="after")
+    def _names_once(self) -> ValidationOptions:
+        names = [check.name for check in self.checks]
+        if len(set(names)) < len(names):
+            raise ValueError("two checks have the same name")
+        return self
 
 
 class SharedOptions(Model):

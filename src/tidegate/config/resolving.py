@@ -6,13 +6,21 @@ Also the combinations of options that cannot work, each with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from tidegate.config.models import MercyOptions, PipelineOptions, TableOptions
+from tidegate.config.models import (
+    ColumnChecks,
+    MercyOptions,
+    PipelineOptions,
+    TableOptions,
+    ValidationOptions,
+)
 from tidegate.config.problems import KeyPath
 from tidegate.config.settings import Mercy, Retries, TableSettings, takes_window
 from tidegate.config.spelling import is_pattern
+from tidegate.core.quality import ColumnRule, Freshness, OnFailure, RowCheck, RowCount, Rules
 from tidegate.core.strategies import CeilingSettings, Cursor, Strategy, WriteMode
 
 T = TypeVar("T")
@@ -63,7 +71,7 @@ def resolve(table: str, options: TableOptions, pipeline: PipelineOptions) -> Tab
         layout=_nearest(bare.layout, pipeline.s3.partition_strategy),
         prefix=_nearest(bare.prefix, pipeline.s3.isolation_prefix),
         compression=_nearest(bare.compression, pipeline.s3.compression),
-        validation=options.validation.model_dump(exclude_none=True),
+        validation=_rules(options.validation, cursor),
     )
 
 
@@ -124,6 +132,35 @@ def _ceiling(options: TableOptions, pipeline: PipelineOptions) -> CeilingSetting
     )
 
 
+def _rules(said: ValidationOptions, cursor: Cursor) -> Rules | None:
+    """The rules of a table; none if nothing is said, or they are switched off."""
+    if said.enable_data_quality_checks is False:
+        return None
+    count, fresh = said.row_count, said.freshness
+    age = Freshness(fresh.column or cursor.timestamp or "", fresh.max_age, cursor.zone) if fresh else None
+    rules = Rules(
+        on_failure=said.on_failure or OnFailure.FAIL,
+        max_null_percentage=said.max_null_percentage,
+        unique_key=bool(said.unique_key),
+        columns=tuple(_column_rule(name, checks) for name, checks in said.columns.items()),
+        checks=tuple(RowCheck(check.name, check.sql) for check in said.checks),
+        row_count=RowCount(count.max_drift_percentage, count.runs) if count else None,
+        freshness=age,
+    )
+    return None if replace(rules, on_failure=OnFailure.FAIL) == Rules() else rules
+
+
+def _column_rule(name: str, checks: ColumnChecks) -> ColumnRule:
+    return ColumnRule(
+        column=name,
+        max_null_percentage=checks.max_null_percentage,
+        allowed=checks.allowed or (),
+        min=checks.min,
+        max=checks.max,
+        matches=checks.matches,
+    )
+
+
 def _retries(options: TableOptions, pipeline: PipelineOptions) -> Retries:
     near, far, bare = options.retries, pipeline.retries, Retries()
     return Retries(
@@ -169,6 +206,9 @@ def unsuitable(name: str, options: TableOptions, pipeline: PipelineOptions) -> I
     yield from _query(here, strategy, options)
     yield from _pattern(here, name, options)
     yield from _columns(here, options)
+    if options.validation.freshness and not (options.validation.freshness.column or cursor.timestamp):
+        place = (*here, "validation", "freshness")
+        yield place, "there is no timestamp column to go by", "name one with `column`"
     if _reads_what_is_new(options, cursor):
         yield from _incremental(here, options, pipeline)
         yield from _hidden(here, options, pipeline, cursor)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from tidegate.core.blackouts import Blackout
+from tidegate.core.quality import Rules
 from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
 
 
@@ -111,7 +111,8 @@ class TableSettings:
     layout: Layout = Layout.DATETIME
     prefix: str = ""
     compression: Compression = Compression.SNAPPY
-    validation: Mapping[str, Any] = field(default_factory=dict)
+    validation: Rules | None = None
+    """What the rows have to be; None: anything."""
 
     @property
     def incremental(self) -> bool:

@@ -18,6 +18,7 @@ TidegateError
 │   ├── SchemaChanged      its columns changed in a way that somebody has to decide about
 │   ├── NullCursor         rows without a cursor value, and the policy says stop
 │   └── LossyValue         a value that no declared type can hold
+├── QualityFailed          rows break the table's rules, and the policy says stop
 ├── StagingError           a segment cannot be written, found or trusted
 ├── TargetError            the target refused the rows
 │   └── IncompatibleTable  the table at the target does not fit the rows
@@ -126,6 +127,10 @@ class NullCursor(SourceError):
 
 
 class LossyValue(SourceError):
+    pass
+
+
+class QualityFailed(TidegateError):
     pass
 
 

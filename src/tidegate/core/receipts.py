@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.core.positions import Position
+from tidegate.core.quality import Findings
 from tidegate.core.windows import Window
 
 
@@ -64,9 +65,13 @@ class Receipt:
     lowest: Position | None
     highest: Position | None
     segment: Segment | None
+    quarantined: Segment | None = None
+    """The file of the rows that were put aside, because they break the table's rules."""
+    findings: Findings | None = None
+    """What the checks of data quality found, if there are any."""
 
     def __post_init__(self) -> None:
-        staged = self.segment.rows if self.segment else 0
+        staged = sum(part.rows for part in (self.segment, self.quarantined) if part)
         if staged != self.rows:
             raise ValueError(f"receipt of chunk {self.chunk}: {self.rows} rows read, {staged} staged")
 
@@ -80,6 +85,8 @@ class Receipt:
             "lowest": self.lowest.to_json() if self.lowest else None,
             "highest": self.highest.to_json() if self.highest else None,
             "segment": self.segment.to_json() if self.segment else None,
+            "quarantined": self.quarantined.to_json() if self.quarantined else None,
+            "findings": self.findings.to_json() if self.findings else None,
         }
 
     @classmethod
@@ -93,4 +100,6 @@ class Receipt:
             lowest=Position.from_json(data["lowest"]) if data["lowest"] else None,
             highest=Position.from_json(data["highest"]) if data["highest"] else None,
             segment=Segment.from_json(data["segment"]) if data["segment"] else None,
+            quarantined=Segment.from_json(data["quarantined"]) if data.get("quarantined") else None,
+            findings=Findings.from_json(data["findings"]) if data.get("findings") else None,
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidegate.core.errors import InvariantBroken, UsageError
 from tidegate.core.positions import Position
+from tidegate.core.quality import Findings
 from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.watermark import (
     Candidate,
@@ -47,6 +48,7 @@ def plan(
     cursor: tuple[str, ...],
     schema: tuple[str, Any] | None = None,
     lookback: bool = False,
+    rules: str | None = None,
 ) -> Step:
     """Freeze a window.
 
@@ -72,6 +74,7 @@ def plan(
         progress=window.low,
         started_at=now,
         lookback=lookback,
+        rules=rules,
     )
     began = window.low if mark.extracted.position is None else _lower(mark.began, window.low)
     planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
@@ -157,7 +160,9 @@ def restart_snapshot(mark: Watermark, now: datetime) -> Watermark:
     run = mark.current_run
     if run.kind is not RunKind.SNAPSHOT:
         raise InvariantBroken("only a snapshot starts again", where=str(mark.stream))
-    skipped = replace(run, state=RunState.SKIPPED, staged=(), round=None, finished_at=now)
+    skipped = replace(
+        run, state=RunState.SKIPPED, staged=(), quarantined=(), findings=None, round=None, finished_at=now
+    )
     return replace(mark, run=skipped, updated_at=now)
 
 
@@ -180,9 +185,11 @@ def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Wate
         progress=high,
         rows=run.rows + rows,
         round=replace(run.round, done=run.round.done + len(receipts)),
-        staged=run.staged + segments if run.kind is RunKind.SNAPSHOT else (),
+        staged=run.staged + segments if _held_back(run) else (),
+        findings=_findings(run, receipts),
+        quarantined=run.quarantined + tuple(r.quarantined for r in receipts if r.quarantined is not None),
     )
-    if run.kind is RunKind.SNAPSHOT:
+    if _held_back(run):
         return replace(mark, run=moved, updated_at=now)
     return replace(
         mark,
@@ -196,6 +203,16 @@ def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Wate
         ),
         updated_at=now,
     )
+
+
+def _held_back(run: Run) -> bool:
+    """Whether its segments become the target's to load all at once, or never."""
+    return run.kind is RunKind.SNAPSHOT or run.rules is not None
+
+
+def _findings(run: Run, receipts: Sequence[Receipt]) -> Findings | None:
+    found = [receipt.findings for receipt in receipts if receipt.findings is not None]
+    return sum(found, run.findings or Findings()) if found else run.findings
 
 
 def _furthest(mark: Position | None, high: Position | None) -> Position | None:
@@ -213,7 +230,9 @@ def finish(mark: Watermark, now: datetime) -> Step:
     run = mark.current_run
     if run.round is None or not run.round.finished or run.progress != run.window.high:
         raise InvariantBroken(f"run {run.id} has not reached the end of its window", where=str(mark.stream))
-    done = replace(run, state=RunState.SUCCEEDED, round=None, staged=(), finished_at=now, error=None)
+    done = replace(
+        run, state=RunState.SUCCEEDED, round=None, staged=(), quarantined=(), finished_at=now, error=None
+    )
     finished = replace(mark, run=done, last_error=None, updated_at=now)
     superseded: tuple[Segment, ...] = ()
     if run.kind is RunKind.SNAPSHOT:
@@ -225,6 +244,8 @@ def finish(mark: Watermark, now: datetime) -> Step:
                 position=None, rows_total=mark.extracted.rows_total + run.rows, rows_last_run=run.rows, at=now
             ),
         )
+    elif run.rules is not None:
+        finished = replace(finished, pending=mark.pending + run.staged, extracted=_all_read(mark, run, now))
     data: dict[str, Any] = {
         "run": run.number,
         "rows": run.rows,
@@ -233,7 +254,77 @@ def finish(mark: Watermark, now: datetime) -> Step:
     }
     if superseded:
         data["superseded"] = [segment.key for segment in superseded]
-    return finished, (Event("extracted", now, run.id, data),)
+    if run.findings is not None:
+        data["findings"] = run.findings.to_json()
+    aside = (_quarantined(mark, run, run.quarantined, (), now),) if run.quarantined else ()
+    return finished, (Event("extracted", now, run.id, data), *aside)
+
+
+def _all_read(mark: Watermark, run: Run, now: datetime) -> Extracted:
+    return Extracted(
+        position=_furthest(mark.extracted.position, run.window.high),
+        rows_total=mark.extracted.rows_total + run.rows,
+        rows_last_run=run.rows,
+        at=now,
+    )
+
+
+def _quarantined(
+    mark: Watermark, run: Run, segments: tuple[Segment, ...], reasons: Sequence[str], now: datetime
+) -> Event:
+    data = {
+        "rows": sum(segment.rows for segment in segments),
+        "segments": [segment.to_json() for segment in segments],
+        "schemas": {key: value for key, value in mark.schemas if key in {s.schema for s in segments}},
+        "reasons": list(reasons),
+    }
+    return Event("quarantined", now, run.id, data)
+
+
+def quarantine(mark: Watermark, reasons: Sequence[str], now: datetime) -> Step:
+    """Put aside all rows of a run: its window is done, and nothing of it is the target's to load."""
+    run = mark.current_run
+    finished, (extracted, *_) = finish(mark, now)
+    everything = _quarantined(mark, run, run.staged + run.quarantined, reasons, now)
+    return replace(finished, pending=mark.pending), (extracted, everything)
+
+
+def reject(mark: Watermark, reasons: Sequence[str], now: datetime) -> Step:
+    """Give up a run whose rows break the rules: the mark stays, and the next run reads its window again."""
+    run = mark.current_run
+    data = {
+        "rows": run.rows,
+        "reasons": list(reasons),
+        "findings": run.findings.to_json() if run.findings else None,
+        "dropped": [segment.key for segment in run.staged + run.quarantined],
+    }
+    return replace(mark, run=_given_up(run, now), updated_at=now), (Event("rejected", now, run.id, data),)
+
+
+def give_up(mark: Watermark, now: datetime) -> Watermark:
+    """Give up a run that was interrupted under other rules; what it had committed stays committed."""
+    return replace(mark, run=_given_up(mark.current_run, now), updated_at=now)
+
+
+def redrive(
+    mark: Watermark, segments: Sequence[Segment], schemas: dict[str, Any], *, reason: str, now: datetime
+) -> Step:
+    """Let quarantined segments be loaded after all."""
+    _demand_reason(reason)
+    known = {segment.key for segment in mark.pending}
+    again = tuple(segment for segment in segments if segment.key not in known)
+    merged = {**schemas, **dict(mark.schemas)}
+    event = _manual(mark, "redrive", reason, now, {"released": [segment.key for segment in segments]})
+    return replace(mark, pending=mark.pending + again, schemas=tuple(merged.items()), updated_at=now), (
+        event,
+    )
+
+
+def discard(mark: Watermark, keys: Sequence[str], *, reason: str, now: datetime) -> Step:
+    """Give up quarantined segments for good."""
+    _demand_reason(reason)
+    event = _manual(mark, "discard", reason, now, {"released": list(keys)})
+    return replace(mark, updated_at=now), (event,)
 
 
 def nothing_new(mark: Watermark, now: datetime) -> Watermark:
@@ -471,7 +562,7 @@ def _manual(mark: Watermark, act: str, reason: str, now: datetime, data: dict[st
 def _given_up(run: Run | None, now: datetime) -> Run | None:
     if run is None or not run.state.open:
         return run
-    return replace(run, state=RunState.SKIPPED, round=None, staged=(), finished_at=now)
+    return replace(run, state=RunState.SKIPPED, round=None, staged=(), quarantined=(), finished_at=now)
 
 
 def _demand_reason(reason: str) -> None:

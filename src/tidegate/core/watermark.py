@@ -13,6 +13,7 @@ from typing import Any
 
 from tidegate.core.errors import DamagedRecord, InvariantBroken
 from tidegate.core.positions import Position
+from tidegate.core.quality import Findings
 from tidegate.core.receipts import Segment
 from tidegate.core.shape import demand_shape
 from tidegate.core.windows import Chunk, Window, cut
@@ -85,7 +86,12 @@ class Run:
     chunks_done: int = 0
     """Chunks of earlier rounds: a chunk's number in the run is this plus its number in the round."""
     staged: tuple[Segment, ...] = ()
-    """Segments of an unfinished snapshot."""
+    """Segments that are nobody's to load yet: of an unfinished snapshot, or of rows still to be judged."""
+    rules: str | None = None
+    """The fingerprint of the rules that its rows are judged by; None: they are not."""
+    findings: Findings | None = None
+    quarantined: tuple[Segment, ...] = ()
+    """Rows that were put aside."""
     rows: int = 0
     lookback: bool = False
     """The window reaches back over rows that earlier runs have read."""
@@ -291,8 +297,12 @@ def _from_json(data: dict[str, Any]) -> Watermark:
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """A record of format 1, which knew no names and took the last schema for the last run's."""
-    return {**data, "format": FORMAT, "schema": next(reversed(data["schemas"]), None), "names": {}}
+    """A record of format 1, which knew no names and no rules, and took the last schema for the last run's."""
+    schema = next(reversed(data["schemas"]), None)
+    run = data["run"]
+    if run is not None:
+        run = {**run, "rules": None, "findings": None, "quarantined": []}
+    return {**data, "format": FORMAT, "schema": schema, "names": {}, "run": run}
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:
@@ -313,6 +323,9 @@ def _run_to_json(run: Run) -> dict[str, Any]:
         else None,
         "chunks_done": run.chunks_done,
         "staged": [segment.to_json() for segment in run.staged],
+        "rules": run.rules,
+        "findings": run.findings.to_json() if run.findings else None,
+        "quarantined": [segment.to_json() for segment in run.quarantined],
         "rows": run.rows,
         "lookback": run.lookback,
         "finished_at": _moment(run.finished_at),
@@ -339,6 +352,9 @@ def _run_from_json(data: dict[str, Any]) -> Run:
         else None,
         chunks_done=data["chunks_done"],
         staged=tuple(Segment.from_json(item) for item in _items(data["staged"])),
+        rules=data["rules"],
+        findings=None if data["findings"] is None else Findings.from_json(data["findings"]),
+        quarantined=tuple(Segment.from_json(item) for item in _items(data["quarantined"])),
         rows=data["rows"],
         lookback=data["lookback"],
         finished_at=_read_moment(data["finished_at"]),

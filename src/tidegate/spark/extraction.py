@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -26,6 +27,7 @@ from tidegate.config.settings import Compression
 from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import StagingError, TidegateError, retold, told
 from tidegate.core.positions import Position
+from tidegate.core.quality import Rules
 from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.strategies import Mask
 from tidegate.core.types import Column, Kind
@@ -34,6 +36,7 @@ from tidegate.sources.contract import Read, Reader
 from tidegate.sources.masking import mask, masked_columns
 from tidegate.sources.strain import Pulse
 from tidegate.spark.pacing import NO_HURRY, Pace, Pacer
+from tidegate.spark.screening import REASON, Screen
 from tidegate.staging.contract import ObjectWriter, Staging
 from tidegate.staging.layout import SegmentPath
 from tidegate.staging.parquet import write_segment
@@ -72,6 +75,8 @@ class Extraction:
     overlaps: bool = False
     snapshot: bool = False
     """A chunk of a snapshot is staged even without rows: an empty table has something to say."""
+    rules: Rules | None = None
+    """What the rows have to be."""
     deadline: Deadline = NEVER
     """After it no further chunk is begun."""
     pace: Pace = NO_HURRY
@@ -143,34 +148,14 @@ def _answer(number: int, **texts: str | None) -> pa.RecordBatch:
 
 def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
     """Read one chunk, write its segment and its receipt. Runs on an executor."""
-    staged = arrow_schema(masked_columns(chunk.read.columns, work.masks))
-    key = work.paths.segment(chunk.number, attempt)
     span = Span(chunk.read.positions, chunk.read.columns)
+    screen = Screen(work.rules, chunk.read.columns, str(work.paths.stream)) if work.rules else None
     batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
     first = next(batches, None)
-    segment = None
+    segment = quarantined = None
     if first is not None or work.snapshot:
-        with work.staging.create(key) as writer:
-            write_segment(
-                writer.file,
-                staged,
-                _prepared(first, batches, work, span, staged),
-                compression=work.compression,
-            )
-        rows = _rows_in(writer, span.rows)
-        segment = Segment(
-            key=key,
-            rows=rows,
-            bytes=writer.result.bytes,
-            etag=writer.result.etag,
-            checksum=writer.result.checksum,
-            run=work.run_number,
-            chunk=chunk.number,
-            window=chunk.window,
-            schema=work.schema,
-            overlaps=work.overlaps,
-            snapshot=work.snapshot,
-        )
+        rows = chain([first] if first is not None else [], batches)
+        segment, quarantined = _staged(work, chunk, attempt, rows, _Passing(span, screen))
     receipt = Receipt(
         run_id=work.run_id,
         chunk=chunk.number,
@@ -180,21 +165,95 @@ def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
         lowest=span.lowest,
         highest=span.highest,
         segment=segment,
+        quarantined=quarantined,
+        findings=screen.findings if screen else None,
     )
     work.staging.put(work.paths.receipt(chunk.number, attempt), json.dumps(receipt.to_json()).encode())
     return receipt
 
 
+@dataclass(frozen=True)
+class _Passing:
+    """What looks at the rows of a chunk as they pass."""
+
+    span: Span
+    screen: Screen | None
+
+    @property
+    def passed(self) -> int:
+        return self.screen.passed if self.screen else self.span.rows
+
+
+def _staged(
+    work: Extraction, chunk: ChunkRead, attempt: str, rows: Iterator[pa.RecordBatch], passing: _Passing
+) -> tuple[Segment, Segment | None]:
+    """Write the rows that pass into one file and those that are put aside into another."""
+    staged = arrow_schema(masked_columns(chunk.read.columns, work.masks))
+    aside = _Aside(work, staged, work.paths.quarantine(chunk.number, attempt))
+    with work.staging.create(work.paths.segment(chunk.number, attempt)) as writer, aside:
+        prepared = _prepared(rows, work, passing, staged, aside)
+        write_segment(writer.file, staged, prepared, compression=work.compression)
+    segment = _segment(work, chunk, writer, passing.passed)
+    return segment, _segment(work, chunk, aside.writer, aside.rows) if aside.writer else None
+
+
+def _segment(work: Extraction, chunk: ChunkRead, writer: ObjectWriter, rows: int) -> Segment:
+    return Segment(
+        key=writer.result.key,
+        rows=_rows_in(writer, rows),
+        bytes=writer.result.bytes,
+        etag=writer.result.etag,
+        checksum=writer.result.checksum,
+        run=work.run_number,
+        chunk=chunk.number,
+        window=chunk.window,
+        schema=work.schema,
+        overlaps=work.overlaps,
+        snapshot=work.snapshot,
+    )
+
+
 def _prepared(
-    first: pa.RecordBatch | None,
-    rest: Iterator[pa.RecordBatch],
-    work: Extraction,
-    span: Span,
-    staged: pa.Schema,
+    rows: Iterator[pa.RecordBatch], work: Extraction, passing: _Passing, staged: pa.Schema, aside: _Aside
 ) -> Iterator[pa.RecordBatch]:
-    for batch in chain([first] if first is not None else [], rest):
-        span.see(batch)
-        yield mask(batch, work.masks, staged)
+    for batch in rows:
+        passing.span.see(batch)
+        found = passing.screen.sort(batch) if passing.screen else None
+        hidden = mask(batch, work.masks, staged)
+        if found is None or found.passed is None:
+            yield hidden
+        else:
+            aside.write(hidden.filter(pc.invert(found.passed)), found.reasons)
+            yield hidden.filter(found.passed)
+
+
+class _Aside:
+    """The file of the rows that are put aside; it is begun with the first of them."""
+
+    def __init__(self, work: Extraction, schema: pa.Schema, key: str) -> None:
+        self._work = work
+        self._schema = schema.remove_metadata().append(pa.field(REASON, pa.string()))
+        self._key = key
+        self._stack = ExitStack()
+        self._parquet: pq.ParquetWriter | None = None
+        self.writer: ObjectWriter | None = None
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch, reasons: pa.StringArray) -> None:
+        if self._parquet is None:
+            self.writer = self._stack.enter_context(self._work.staging.create(self._key))
+            self._parquet = self._stack.enter_context(
+                pq.ParquetWriter(self.writer.file, self._schema, version="2.6", store_schema=False)
+            )
+        self._parquet.write_batch(pa.record_batch([*batch.columns, reasons], schema=self._schema))
+        self.rows += batch.num_rows
+
+    def __enter__(self) -> _Aside:
+        self._stack.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
 
 def _rows_in(writer: ObjectWriter, written: int) -> int:

@@ -11,6 +11,7 @@ from tidegate.core.errors import StagingError
 from tidegate.core.watermark import StreamId
 
 RECEIPTS = "_receipts"
+QUARANTINE = "_quarantine"
 RUNS = "_runs"
 MARKER = "_SUCCESS"
 
@@ -30,6 +31,11 @@ class SegmentPath:
         stamp = f"{self.started_at:%Y%m%d_%H%M%S}"
         file = f"{table}_{stamp}_batch_{chunk:04d}_{self.run_id}_{attempt}.parquet"
         return f"{_folder(self.prefix)}{self._partition(table)}/{file}"
+
+    def quarantine(self, chunk: int, attempt: str) -> str:
+        """Beside everything else, so that whoever reads the segments of a table does not meet it."""
+        file = f"rows_batch_{chunk:04d}_{self.run_id}_{attempt}.parquet"
+        return f"{self._of_run(QUARANTINE)}/{file}"
 
     def _partition(self, table: str) -> str:
         at = self.started_at

@@ -120,6 +120,7 @@ class Extractor:
             compression=job.settings.compression,
             overlaps=run.lookback,
             snapshot=run.kind is RunKind.SNAPSHOT,
+            rules=job.settings.validation,
             deadline=self.deadline,
             pace=self.allowance.pace(tasks),
             pulse=self.source.pulse(),

@@ -9,6 +9,7 @@ from functools import partial
 
 from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError, SourceError
+from tidegate.core.quality import Rules
 from tidegate.core.strategies import Strategy, WriteMode
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.watermark import RunKind, StreamId
@@ -39,6 +40,11 @@ class TableJob:
     @property
     def kind(self) -> RunKind:
         return RunKind.INCREMENTAL if self.settings.incremental else RunKind.SNAPSHOT
+
+    @property
+    def rules(self) -> str | None:
+        """The fingerprint of what the rows have to be; None: anything."""
+        return self.settings.validation.fingerprint if self.settings.validation else None
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -89,7 +95,21 @@ def describe(source: Source, settings: TableSettings, stream: StreamId, *, fresh
     target = target_table(settings, stream, staged)
     if target.mode is WriteMode.MERGE or (key and settings.incremental and settings.write_mode is None):
         _demand_merge(settings, key, names)
+    if settings.validation is not None:
+        _demand_rules(settings.validation, columns, staged, stream)
     return TableJob(settings, stream, relation, columns, staged, target)
+
+
+def _demand_rules(rules: Rules, columns: tuple[Column, ...], staged: Schema, stream: StreamId) -> None:
+    from tidegate.spark.screening import demand_rules
+
+    demand_rules(rules, columns, str(stream))
+    if rules.unique_key and not staged.key:
+        raise ConfigError(
+            "`unique_key` needs a key, and none is known",
+            where=f"{stream}: validation",
+            hint="name the columns that make a row unique with `keys:`",
+        )
 
 
 def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> TargetTable:

@@ -40,6 +40,7 @@ from tidegate.sync.mercy import Allowance, allowance, blackout
 from tidegate.sync.naming import Naming
 from tidegate.sync.parts import Parts
 from tidegate.sync.progress import Progress
+from tidegate.sync.quality import Judge
 from tidegate.sync.ranges import range_job, sync_range
 from tidegate.sync.reaching import demand_own_way
 from tidegate.sync.result import SyncResult, TableResult, TableStatus
@@ -254,7 +255,8 @@ class _Work:
             self.allowance,
         )
         loader = self._loader(count, job.settings) if self.request.scope is Scope.BOTH else None
-        return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id)
+        judge = Judge(self.parts.staging, self.session, self.parts.store.history, self.clock, count.found)
+        return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id, judge)
 
     def _loader(self, count: _Count, settings: TableSettings) -> Loader:
         naming = Naming(self.pipeline.name_rules, settings.names, self.parts.store)
@@ -334,6 +336,8 @@ class _Count:
         self.rows_loaded = 0
         self.files = 0
         self.bytes = 0
+        self.quarantined = 0
+        self.failures: list[str] = []
 
     def result(self, table: str, status: TableStatus) -> TableResult:
         return TableResult(
@@ -343,6 +347,8 @@ class _Count:
             rows_loaded=self.rows_loaded,
             files_created=self.files,
             bytes=self.bytes,
+            rows_quarantined=self.quarantined,
+            quality=tuple(self.failures),
         )
 
     def started(self, stream: StreamId) -> None:
@@ -356,6 +362,8 @@ class _Count:
         if receipt.segment is not None:
             self.files += 1
             self.bytes += receipt.segment.bytes
+        if receipt.quarantined is not None:
+            self.quarantined += receipt.quarantined.rows
         self._progress.staged(stream, receipt)
 
     def loaded(self, stream: StreamId, rows: int) -> None:
@@ -364,6 +372,10 @@ class _Count:
 
     def note(self, stream: StreamId, text: str) -> None:
         self._progress.note(stream, text)
+
+    def found(self, stream: StreamId, failure: str) -> None:
+        self.failures.append(failure)
+        self._progress.note(stream, failure)
 
     def finished(self, stream: StreamId, result: TableResult) -> None:
         self._progress.finished(stream, result)

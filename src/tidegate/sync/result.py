@@ -35,6 +35,9 @@ class TableResult:
     notes: tuple[str, ...] = ()
     schema_changes: tuple[str, ...] = ()
     """What is different about the table's columns since its last run."""
+    rows_quarantined: int = 0
+    quality: tuple[str, ...] = ()
+    """Which of the table's rules its rows break."""
     error: TidegateError | None = None
     before: Watermark | None = None
     after: Watermark | None = None
@@ -56,6 +59,8 @@ class TableResult:
             "duration_seconds": round(self.duration_seconds, 3),
             "notes": list(self.notes),
             "schema_changes": list(self.schema_changes),
+            "rows_quarantined": self.rows_quarantined,
+            "quality": list(self.quality),
             "error": str(self.error) if self.error else None,
         }
 

@@ -25,6 +25,7 @@ from tidegate.staging.layout import is_marker, run_of
 from tidegate.staging.pages import pages
 from tidegate.state.contract import Store
 from tidegate.state.hold import hold
+from tidegate.sync.quarantine import in_quarantine
 
 if TYPE_CHECKING:
     from tidegate.staging.contract import Staging
@@ -35,6 +36,8 @@ class ObjectState(StrEnum):
     """Waits to be loaded, or marks a run of which something does; never touched."""
     IN_FLIGHT = "in flight"
     """Belongs to a run that is not finished, and may still count; never touched."""
+    QUARANTINED = "quarantined"
+    """Put aside for people to decide about; never touched."""
     LOADED = "loaded"
     ORPHANED = "orphaned"
     """Of a run of ours that is over, and nothing refers to it."""
@@ -59,6 +62,7 @@ class _Known:
     pending: set[str] = field(default_factory=set)
     pending_runs: set[str | None] = field(default_factory=set)
     loaded: set[str] = field(default_factory=set)
+    quarantined: set[str] = field(default_factory=set)
     open_runs: set[str] = field(default_factory=set)
     runs: dict[str, tuple[StreamId, Store]] = field(default_factory=dict)
 
@@ -72,6 +76,8 @@ class _Known:
     def state(self, key: str) -> ObjectState:
         if key in self.pending:
             return ObjectState.PENDING
+        if key in self.quarantined:
+            return ObjectState.QUARANTINED
         found = self.state_of_unfinished(key)
         if found is not ObjectState.ORPHANED:
             return found
@@ -116,7 +122,9 @@ def _known(stores: Iterable[Store]) -> _Known:
 
 def _learn(known: _Known, store: Store, stream: StreamId) -> None:
     """Read the history before the state: what becomes pending again in between is still seen as such."""
-    for event in store.history(stream):
+    history = store.history(stream)
+    known.quarantined.update(segment.key for segment, _ in in_quarantine(history))
+    for event in history:
         if event.kind == "planned" and event.run_id:
             known.runs[event.run_id] = (stream, store)
         elif event.kind == "loaded":

@@ -33,6 +33,7 @@ from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.planning import WindowPlan, cut_round, next_window
 from tidegate.sync.progress import Progress
+from tidegate.sync.quality import Judge
 
 NO_CEILING = Ceiling(None)
 
@@ -57,6 +58,7 @@ class TableSync:
     progress: Progress
     clock: Callable[[], datetime]
     new_run_id: Callable[[], str]
+    judge: Judge
 
     def run(self, held: HeldStream, job: TableJob, *, limit: int | None = None) -> Passage:
         """Finish what was interrupted, then open and finish one fresh window."""
@@ -67,6 +69,8 @@ class TableSync:
         for note in plan.notes:
             self.progress.note(job.stream, note)
         changes = self.through(held, job, plan)
+        if plan.window is None and held.watermark is not None:
+            self.judge.idle(held.watermark, job)
         window = plan.window or passage.window
         return Passage(window, plan.ceiling, plan.notes, (*passage.changes, *changes))
 
@@ -95,6 +99,10 @@ class TableSync:
             demand_continuity(mark, job)
         if mark is None or run is None:
             self._conclude_last(held, job)
+            return Passage()
+        if run.rules != job.rules:
+            self.progress.note(job.stream, f"run {run.id} was interrupted under other rules: it is given up")
+            held.commit(transitions.give_up(mark, self.clock()))
             return Passage()
         self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
         changes = self._admit(held, job)
@@ -125,6 +133,7 @@ class TableSync:
             cursor=job.order,
             schema=_schema(job),
             lookback=plan.lookback,
+            rules=job.rules,
         )
         held.commit(planned, (*events, *self._changed(mark, job, changes)))
         self._to_the_end(held, job)
@@ -158,10 +167,9 @@ class TableSync:
         with self.source.snapshot() if whole else nullcontext(None) as snapshot:
             while not _done(held.mark.current_run):
                 self._round(held, job, snapshot)
-                if not whole:
+                if not whole and job.rules is None:
                     self.load(held, job)
-        finished, events = transitions.finish(held.mark, self.clock())
-        held.commit(finished, events)
+        self.judge.conclude(held, job)
         self.load(held, job)
         self._conclude(held, job)
 

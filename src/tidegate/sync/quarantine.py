@@ -1,0 +1,95 @@
+"""Rows that were put aside: which there are, and what becomes of them. The history tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tidegate.core import transitions
+from tidegate.core.errors import UsageError
+from tidegate.core.receipts import Segment
+from tidegate.core.strategies import WriteMode
+from tidegate.core.watermark import Event, StreamId
+from tidegate.sync.parts import Parts
+from tidegate.sync.streams import family
+
+
+def in_quarantine(events: Iterable[Event]) -> list[tuple[Segment, Event]]:
+    """The segments that are still there, each with the event that put it there."""
+    found: dict[str, tuple[Segment, Event]] = {}
+    for event in events:
+        if event.kind == "quarantined":
+            for data in event.data["segments"]:
+                segment = Segment.from_json(data)
+                found[segment.key] = (segment, event)
+        elif event.kind == "manual" and event.data.get("act") in ("redrive", "discard"):
+            for key in event.data["released"]:
+                found.pop(key, None)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A file of rows that were put aside."""
+
+    stream: StreamId
+    segment: Segment
+    run_id: str | None
+    at: datetime
+    reasons: tuple[str, ...]
+    """Why all rows of the run are here; none: each row carries its own reason."""
+    schemas: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """One table's rows that were put aside."""
+
+    parts: Parts
+    table: StreamId
+    clock: Callable[[], datetime]
+    token: Callable[[], str]
+
+    def files(self, run: str | None = None) -> list[Quarantined]:
+        return [
+            Quarantined(
+                stream, segment, event.run_id, event.at, tuple(event.data["reasons"]), event.data["schemas"]
+            )
+            for stream in family(self.table)
+            for segment, event in in_quarantine(self.parts.store.history(stream))
+            if run in (None, event.run_id)
+        ]
+
+    def redrive(self, files: Sequence[Quarantined], *, mode: WriteMode, reason: str) -> None:
+        """Make the files pending: the next load brings their rows as they are, once.
+
+        Where the newest version of a row is kept, older ones lose against what has arrived since.
+        """
+        if mode is WriteMode.REPLACE:
+            raise UsageError(
+                "this table is replaced as a whole, so its rows cannot be brought one by one",
+                where=str(self.table),
+                hint="relax `validation:` and sync it again, then `tidegate quarantine discard`",
+            )
+        for stream, own in _by_stream(files).items():
+            schemas = {key: value for file in own for key, value in file.schemas.items()}
+            segments = [file.segment for file in own]
+            with self.parts.hold(stream, self.clock, self.token) as held:
+                now = self.clock()
+                held.commit(*transitions.redrive(held.mark, segments, schemas, reason=reason, now=now))
+
+    def discard(self, files: Sequence[Quarantined], *, reason: str) -> None:
+        """Give the rows up. Their files are orphans from now on, for `staging clean`."""
+        for stream, own in _by_stream(files).items():
+            keys = [file.segment.key for file in own]
+            with self.parts.hold(stream, self.clock, self.token) as held:
+                held.commit(*transitions.discard(held.mark, keys, reason=reason, now=self.clock()))
+
+
+def _by_stream(files: Sequence[Quarantined]) -> dict[StreamId, list[Quarantined]]:
+    grouped: dict[StreamId, list[Quarantined]] = {}
+    for file in files:
+        grouped.setdefault(file.stream, []).append(file)
+    return grouped

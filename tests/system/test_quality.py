@@ -1,0 +1,178 @@
+"""Rows that break the rules of their table, from the source to wherever they end up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from tests.system.conftest import Build, Place
+from tests.system.shop import HYBRID, LONG_AGO
+from tests.system.test_resume import FullStaging
+from tidegate.cli.root import tidegate
+from tidegate.core.errors import QualityFailed
+from tidegate.core.watermark import StreamId
+from tidegate.sync.pipeline import Scope
+
+LATER = LONG_AGO + timedelta(days=1)
+STREAM = StreamId("shop", "orders")
+POSITIVE = {"columns": {"amount": {"min": 0}}}
+
+
+def made(build: Build, route: str, validation: dict[str, Any], **table: Any) -> Place:
+    place = build(route)
+    place.shop.create()
+    small = {"batch_size": 3, "parallelism": 1}
+    place.configure({"orders": {**HYBRID, "validation": validation, **table}}, processing=small)
+    return place
+
+
+def command(place: Place, *args: str) -> str:
+    done = CliRunner().invoke(tidegate, ["--project", str(place.folder), *args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def kinds(place: Place) -> list[str]:
+    return [event.kind for event in place.parts().store.history(STREAM)]
+
+
+@pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-postgres"])
+def test_rows_that_break_a_rule_are_put_aside_and_can_be_redriven(build: Build, route: str) -> None:
+    place = made(
+        build, route, {**POSITIVE, "on_failure": "quarantine"}, columns={"mask": {"customer": "redact"}}
+    )
+    place.shop.insert(8)
+    place.shop.run("UPDATE orders SET amount = -1 WHERE id IN (2, 7)")
+
+    result = place.synced()
+
+    assert (result.rows_extracted, result.rows_quarantined) == (8, 2)
+    assert result.quality == ("2 of 8 rows break `amount >= 0`",)
+    assert place.warehouse.execute("SELECT id FROM orders ORDER BY id") == [(n,) for n in (1, 3, 4, 5, 6, 8)]
+    files = json.loads(command(place, "quarantine", "list", "--json"))
+    assert sum(file["rows"] for file in files) == 2
+    rows = [
+        row for file in files for row in pq.read_table(place.folder / "staging" / file["file"]).to_pylist()
+    ]
+    assert {row["_tidegate_reason"] for row in rows} == {"amount >= 0"}
+    assert {row["customer"] for row in rows} == {"***"}
+    assert "there is nothing to delete" in command(place, "staging", "clean", "--orphaned", "--yes")
+    place.shop.run(
+        f"UPDATE orders SET amount = 5, updated_at = '{LATER}' WHERE id = 2"
+    )  # mended at the source
+    place.synced()
+    command(place, "quarantine", "redrive", "-t", "orders", "--reason", "agreed", "--yes")
+    place.synced(scope=Scope.LOAD)
+    found = place.warehouse.execute("SELECT id, amount FROM orders WHERE id IN (2, 7) ORDER BY id")
+    assert [(n, int(amount)) for n, amount in found] == [(2, 5), (7, -1)]
+    assert "[]" in command(place, "quarantine", "list", "--json")
+
+
+def test_a_run_that_fails_loads_nothing_and_is_read_again(build: Build) -> None:
+    place = made(build, "sqlite-duckdb", {**POSITIVE, "max_null_percentage": 50})
+    place.shop.insert(8)
+    place.shop.run("UPDATE orders SET amount = -1 WHERE id = 7")
+    for _ in range(2):
+        [result] = place.sync().tables.values()
+        assert isinstance(result.error, QualityFailed)
+        assert "1 of 8 rows break `amount >= 0`" in str(result.error)
+    mark = place.mark()
+    assert (mark.extracted.position, mark.pending, mark.open_run) == (None, (), None)
+    assert place.sync(scope=Scope.LOAD).exit_code == 0
+    assert ("orders",) not in place.warehouse.execute("SELECT table_name FROM duckdb_tables()")
+    assert kinds(place).count("rejected") == 2
+    place.shop.run("UPDATE orders SET amount = 1 WHERE id = 7")  # without a trace for the cursor
+    place.synced()
+    place.agree()
+
+
+def test_a_warning_lets_everything_through(build: Build) -> None:
+    place = made(
+        build, "sqlite-duckdb", {**POSITIVE, "unique_key": True, "on_failure": "warn"}, keys="customer"
+    )
+    place.shop.insert(4)
+    place.shop.run("UPDATE orders SET amount = -1, customer = 'same' WHERE id IN (1, 4)")
+    result = place.synced()
+    assert result.quality == ("2 of 4 rows break `amount >= 0`", "1 keys come more than once")
+    assert place.warehouse.execute("SELECT count(*) FROM orders") == [(3,)]
+
+
+def test_a_whole_batch_is_put_aside_where_no_row_is_to_blame(build: Build) -> None:
+    place = made(build, "sqlite-duckdb", {"unique_key": True, "on_failure": "quarantine"}, keys="customer")
+    place.shop.insert(4)
+    place.shop.run("UPDATE orders SET customer = 'same' WHERE id IN (1, 4)")  # in different chunks
+    place.synced()
+    assert place.mark().pending == ()
+    assert place.mark().extracted.position is not None
+    [first, *_] = json.loads(command(place, "quarantine", "list", "--json"))
+    assert first["reasons"] == ["1 keys come more than once"]
+    place.shop.insert(1, first=5, at=LATER)
+    place.synced()
+    assert place.warehouse.execute("SELECT id FROM orders") == [(5,)]
+    command(place, "quarantine", "discard", "-t", "orders", "--yes")
+    assert "2 files deleted" in command(place, "staging", "clean", "--orphaned", "--yes")
+
+
+def test_a_killed_run_keeps_what_it_found_and_never_loads_what_failed(build: Build) -> None:
+    place = made(build, "sqlite-duckdb", POSITIVE)
+    place.shop.insert(9)
+    place.shop.run("UPDATE orders SET amount = -1 WHERE id = 1")
+    full = FullStaging(place.folder / "staging", 2)
+    place.parts = lambda: replace(Place.parts(place), staging=full)  # type: ignore[method-assign]
+    assert place.sync().exit_code == 1
+    del place.parts
+    run = place.mark().open_run
+    assert run is not None
+    assert run.findings is not None
+    assert dict(run.findings.failed) == {"amount >= 0": 1}
+    assert place.mark().pending == ()
+    assert place.sync(scope=Scope.LOAD).exit_code == 0
+    [result] = place.sync().tables.values()
+    assert isinstance(result.error, QualityFailed)
+    assert "1 of 9 rows" in str(result.error)
+
+
+def test_other_rules_give_up_an_interrupted_run_and_read_it_again(build: Build) -> None:
+    place = made(build, "sqlite-duckdb", POSITIVE)
+    place.shop.insert(9)
+    place.shop.run("UPDATE orders SET amount = -1 WHERE id = 1")
+    full = FullStaging(place.folder / "staging", 2)
+    place.parts = lambda: replace(Place.parts(place), staging=full)  # type: ignore[method-assign]
+    assert place.sync().exit_code == 1
+    del place.parts
+    place.configure({"orders": {**HYBRID, "validation": {**POSITIVE, "on_failure": "warn"}}})
+    assert place.synced().quality == ("1 of 9 rows break `amount >= 0`",)
+    place.agree()
+
+
+def test_drift_and_freshness(build: Build) -> None:
+    drift = {"row_count": {"max_drift_percentage": 50}, "on_failure": "warn"}
+    place = made(build, "sqlite-duckdb", drift)
+    for number in range(3):
+        place.shop.insert(2, first=1 + 2 * number, at=LONG_AGO + timedelta(hours=number))
+        assert place.synced().quality == ()
+    place.shop.insert(9, first=100, at=LATER)
+    assert "9 rows are +350 % off the mean of 2 of the last 3 runs" in place.synced().quality[0]
+    fresh = {"freshness": {"max_age": "7d"}}
+    place.configure({"orders": {**HYBRID, "validation": fresh}})
+    [result] = place.sync().tables.values()  # nothing is new, and that is the trouble
+    assert isinstance(result.error, QualityFailed)
+    assert "the newest updated_at is 2025-01-02" in str(result.error)
+
+
+def test_a_snapshot_that_fails_leaves_the_table_as_it_was(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    place.shop.create()
+    whole = {"cdc_strategy": "full_sync", "validation": {**POSITIVE, "on_failure": "fail"}}
+    place.configure({"orders": whole})
+    place.shop.insert(3)
+    place.synced()
+    place.shop.run("UPDATE orders SET amount = -1")
+    assert place.sync().exit_code == 1
+    assert place.warehouse.execute("SELECT count(*) FROM orders WHERE amount >= 0") == [(3,)]
