@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import spark_servers
 from tests.crash.test_crash_matrix import WORKER
 from tests.crash.victim import strike
 from tests.spark_servers import SparkServer
@@ -112,6 +115,36 @@ def test_a_sync_survives_its_executors_and_tasks_that_ran_twice_count_once(
     assert table.error is None, str(table.error)
     place.agree()
     assert len(_staged(place)) > table.files_created == 300, "no chunk was ever done twice"
+
+
+@pytest.mark.parametrize("spark_kind", ["connect"], indirect=True)
+def test_a_server_that_vanishes_amid_a_run_is_named_and_the_next_run_goes_on(build: Build) -> None:
+    place = _place(build, "mariadb-duckdb")
+    place.shop.insert(3_000)
+    usual = place.sections["spark"]
+    options = {"processing": {"batch_size": 10, "parallelism": 2}, "retries": {"max": 0}}
+    with spark_servers.connect() as another:
+        place.sections["spark"] = another.spark
+        place.configure({"orders": APPEND}, **options)
+        running = subprocess.Popen(
+            [sys.executable, "-m", "tidegate.cli", "sync", "--project", str(place.folder), "-q"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while _chunks_done(place) < 10:
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.02)
+        os.kill(another.pids[0], signal.SIGKILL)
+        _, said = running.communicate(timeout=300)
+    assert running.returncode == 5
+    assert "the Spark Connect server went away" in said
+    assert _chunks_done(place) >= 10
+    place.sections["spark"] = usual
+    place.configure({"orders": APPEND}, **options)
+
+    place.synced()
+
+    place.agree()
 
 
 def _warm_up(session: Any) -> int:

@@ -53,6 +53,16 @@ def is_open(session: SparkSession) -> bool:
         return False
 
 
+def gone(error: BaseException) -> ConnectError | None:
+    """What there is to say if `error` tells of a server that went away amid a job; None if it does not."""
+    if "StatusCode.UNAVAILABLE" not in str(error):
+        return None
+    return ConnectError(
+        "the Spark Connect server went away",
+        hint="once it is back, run it again: it goes on from the last proved chunk",
+    )
+
+
 def demand_server(address: str) -> None:
     """Raise `ConnectError` if nothing answers there: PySpark itself would go on trying for ten minutes."""
     demand_reachable([endpoint(address)], "the Spark Connect server", "spark.remote")
@@ -66,10 +76,10 @@ def endpoint(address: str) -> str:
 
 
 def _be_brief(client: SparkConnectClient) -> None:
-    """Give up on a server that has gone away after about a minute, not ten: the next run goes on."""
+    """Give up on a server that has gone away in less than a minute, not in ten: the next run goes on."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    client.set_retry_policies([DefaultPolicy(max_retries=15, max_backoff=5_000)])
+    client.set_retry_policies([DefaultPolicy(max_retries=10, max_backoff=2_000)])
 
 
 def _demand_version(version: str, address: str) -> None:

@@ -17,6 +17,7 @@ from tidegate.core.watermark import Run, RunKind, StreamId
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extracted, Extraction, extract, receipts
+from tidegate.spark.remote import gone
 from tidegate.spark.session import LazySession
 from tidegate.staging.contract import Staging
 from tidegate.staging.layout import SegmentPath
@@ -230,6 +231,9 @@ def _in_words(error: BaseException, job: TableJob) -> BaseException:
     """What Spark reports of a failed task, cut down to what happened."""
     if isinstance(error, TidegateError) or not isinstance(error, Exception):
         return error
+    lost = gone(error)
+    if lost is not None:
+        return lost
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
     python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
