@@ -56,7 +56,7 @@ def test_other_strategies_bring_every_row_too(build: Build, route: str, strategy
 
 
 def test_rows_of_transactions_that_commit_late_arrive_once(build: Build) -> None:
-    test_late_commits.test_rows_of_transactions_that_commit_late_arrive_once(build, "postgres", HYBRID)
+    test_late_commits.test_rows_of_transactions_that_commit_late_arrive_once(build, "postgres", HYBRID, {})
 
 
 @pytest.mark.parametrize("source", ["mariadb", "postgres"])

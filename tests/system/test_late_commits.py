@@ -79,7 +79,7 @@ def test_rows_of_transactions_that_commit_late_arrive_once(
     build: Build, source: str, strategy: dict[str, str], sections: dict[str, Any]
 ) -> None:
     place = build(f"{source}-duckdb")
-    place.sections = sections
+    place.sections |= sections
     place.shop.create()
     place.configure({"orders": {**strategy, "write_mode": "append"}}, ceiling=CEILING)
 
@@ -97,7 +97,7 @@ def test_updates_that_commit_late_arrive_in_their_last_version(
     build: Build, source: str, sections: dict[str, Any]
 ) -> None:
     place = build(f"{source}-postgres")
-    place.sections = sections
+    place.sections |= sections
     place.shop.create()
     now, forty = NOW[place.shop.kind], place.shop.numbers(40)
     place.shop.execute(
