@@ -6,13 +6,11 @@ from collections.abc import Callable
 from contextlib import closing
 from urllib.parse import quote
 
-from tests.servers import Server
 from tidegate.reach.login import Login, Way
 from tidegate.sources import mysql_session, postgresql_session
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql import MySQL
 from tidegate.sources.postgresql import PostgreSQL
-from tidegate.sources.readers.mysql import MySQLReader
 from tidegate.sources.rows import MySQLWire, PostgreSQLWire, RowReader
 from tidegate.sources.sql import SqlSource
 from tidegate.state.databases import database
@@ -47,10 +45,6 @@ def _chosen_reader(kind: str) -> Path:
 
 def _plain_mysql(login: Login) -> str:
     return answer(RowReader(MySQLWire(login)), read_of(login, "mysql")[1])
-
-
-def _fast_mysql(login: Login) -> str:
-    return answer(MySQLReader(login), read_of(login, "mysql")[1])
 
 
 def _plain_postgresql(login: Login) -> str:
@@ -104,7 +98,3 @@ ALL = [(kind, name) for kind, paths in (("mysql", MYSQL), ("postgresql", POSTGRE
 
 def path(kind: str, name: str) -> Path:
     return (MYSQL if kind == "mysql" else POSTGRESQL)[name]
-
-
-def server_of(kind: str, plain: Server, other: Server) -> Server:
-    return plain if kind == "mysql" else other

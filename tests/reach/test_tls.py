@@ -120,7 +120,10 @@ def certified(kind: str, encrypting: Login, request: pytest.FixtureRequest) -> I
     before = rules.read_text()
     server.execute("DROP ROLE IF EXISTS certified")
     server.execute("CREATE ROLE certified LOGIN PASSWORD 'x'")
-    rules.write_text(f"hostssl all certified 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n{before}")
+    rules.write_text(
+        "hostssl all certified 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
+        f"hostssl all rejected 127.0.0.1/32 reject\n{before}"
+    )
     server.execute("SELECT pg_reload_conf()")
     yield replace(encrypting, username="certified", password="x")
     rules.write_text(before)
@@ -136,6 +139,14 @@ def test_a_client_shows_its_certificate(
     assert ask(with_tls(certified, "verify-ca", ca=trusted["ca"], **shown)) != ""
     with pytest.raises(LoginRefused):
         ask(with_tls(certified, "verify-ca", ca=trusted["ca"]))
+
+
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in ALL if pair[0] == "postgresql"])
+def test_a_login_that_is_refused_is_no_matter_of_tls(kind: str, name: str, certified: Login) -> None:
+    """The server says of everybody it rejects whether they were encrypted."""
+    with pytest.raises(LoginRefused, match=r"pg_hba\.conf rejects connection.*SSL encryption") as refused:
+        path(kind, name)(with_tls(replace(certified, username="rejected"), "require"))
+    assert not isinstance(refused.value, TlsRefused)
 
 
 @on_every_path

@@ -34,7 +34,7 @@ _SIGNS = {
     "notvalidforname": _OTHER_HOST,
     "expired": "the server needs a new certificate",
     "does not support ssl": _NO_TLS,
-    "doesn't support": _NO_TLS,
+    "ssl is required": _NO_TLS,
     "password in clear text": "use `tls` with mode require, verify-ca or verify-full",
     "requires a valid client certificate": _NO_CERT,
     "certificate required": _NO_CERT,

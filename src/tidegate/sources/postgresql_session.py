@@ -30,7 +30,7 @@ _PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "300s",
 }
-_REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "not permitted to log in")
+_REFUSED_LOGIN = ("authentication failed", "pg_hba.conf", "not permitted to log in")
 
 
 def connect(login: Login) -> Session:

@@ -173,14 +173,15 @@ class Postgres:
 
     def _unreachable(self, error: psycopg.OperationalError) -> ConnectError:
         said = _said(error)
-        unencrypted = tls.refused(self.login, said) or tunnel.beyond(self.login)
-        if unencrypted is not None:
-            return unencrypted
+        refused = any(sign in said for sign in _REFUSED)
+        on_the_way = None if refused else tls.refused(self.login, said) or tunnel.beyond(self.login)
+        if on_the_way is not None:
+            return on_the_way
         hint = next((hint for sign, hint in _HINTS.items() if sign in said), "check host, port and network")
         secret = self.login.credentials().password
         clean = said.replace(secret, "***") if secret else said
         who = f" as {self.login.username}" if self.login.username else ""
-        kind = LoginRefused if any(sign in said for sign in _REFUSED) else ConnectError
+        kind = LoginRefused if refused else ConnectError
         return kind(f"cannot connect to PostgreSQL{who}: {clean}", where=self.where, hint=hint)
 
 
