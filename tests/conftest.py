@@ -21,6 +21,8 @@ from tests.toxiproxy import Toxiproxy
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidegate.testing.redshift import RedshiftLocal
+
 settings.register_profile("tidegate", deadline=None)  # a busy machine is not a failure
 settings.load_profile("tidegate")
 
@@ -113,6 +115,24 @@ def fresh_bucket(s3: S3Server) -> Iterator[S3Server]:
     """A fresh bucket in `s3`."""
     with servers.fresh_bucket(s3) as bucket:
         yield bucket
+
+
+@pytest.fixture(scope="session")
+def redshift(postgres: Server, s3: S3Server) -> Iterator[RedshiftLocal]:
+    """A stand-in for Redshift, before `postgres`; a role of its may read all of `s3`."""
+    from tidegate.s3 import S3Place
+    from tidegate.testing.redshift import Backend, RedshiftLocal
+
+    place = S3Place(
+        "",
+        region=s3.region,
+        endpoint_url=s3.endpoint_url,
+        access_key_id=s3.access_key_id,
+        secret_access_key=s3.secret_access_key,
+    )
+    stand_in = RedshiftLocal(Backend(postgres.host, postgres.port, postgres.user, postgres.password), place)
+    yield stand_in
+    stand_in.close()
 
 
 @pytest.fixture(scope="session")

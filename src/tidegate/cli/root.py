@@ -35,6 +35,7 @@ COMMANDS = {
     "archive": Entry("archive", "Pack files that a table lists into shards."),
     "config": Entry("config", "Look at the configuration, and check it."),
     "connections": Entry("connections", "Look at connections, and try them."),
+    "redshift-local": Entry("redshift_local", "Stand in for Redshift, to try a pipeline without a cluster."),
     "backup": Entry("sync", name="backup"),
     "s3clean": Entry("staging"),
 }

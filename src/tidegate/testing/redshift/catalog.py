@@ -1,0 +1,111 @@
+"""What a PostgreSQL database needs to look like Redshift: views, functions, and lengths that count bytes."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tidegate.testing.redshift.sql import SCHEMA
+
+_INSTALL = f"""
+CREATE SCHEMA {SCHEMA};
+
+CREATE FUNCTION {SCHEMA}.getdate() RETURNS timestamp LANGUAGE sql STABLE AS
+$$ SELECT date_trunc('second', statement_timestamp() AT TIME ZONE current_setting('TimeZone')) $$;
+
+CREATE FUNCTION {SCHEMA}.pg_last_copy_count() RETURNS bigint LANGUAGE sql STABLE AS
+$$ SELECT COALESCE(NULLIF(current_setting('redshift.last_copy_count', true), ''), '0')::bigint $$;
+
+CREATE FUNCTION {SCHEMA}.byte_length(relation oid, number smallint) RETURNS integer LANGUAGE sql STABLE AS
+$$ SELECT max(substring(pg_get_constraintdef(oid) FROM '<= (\\d+)')::integer) FROM pg_constraint
+   WHERE conrelid = relation AND conkey = ARRAY[number] AND conname LIKE '\\_rs\\_%' $$;
+
+CREATE VIEW {SCHEMA}.svv_columns AS
+SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
+  c.relname::varchar AS table_name, a.attname::varchar AS column_name, a.attnum::integer AS ordinal_position,
+  CASE WHEN a.attidentity <> '' THEN '"identity"' ELSE pg_get_expr(d.adbin, d.adrelid) END::varchar
+    AS column_default,
+  CASE WHEN a.attnotnull THEN 'NO' ELSE 'YES' END::varchar AS is_nullable,
+  CASE WHEN a.atttypid = 'bytea'::regtype THEN 'binary varying' ELSE format_type(a.atttypid, NULL)
+  END::varchar AS data_type,
+  CASE WHEN a.atttypid = 'bytea'::regtype THEN COALESCE({SCHEMA}.byte_length(a.attrelid, a.attnum), 64000)
+       WHEN a.atttypid IN ('varchar'::regtype, 'bpchar'::regtype) AND a.atttypmod > 4 THEN a.atttypmod - 4
+  END AS character_maximum_length,
+  information_schema._pg_numeric_precision(a.atttypid, a.atttypmod)::integer AS numeric_precision,
+  information_schema._pg_numeric_scale(a.atttypid, a.atttypmod)::integer AS numeric_scale,
+  NULL::varchar AS remarks
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND a.attnum > 0 AND NOT a.attisdropped;
+
+CREATE VIEW {SCHEMA}.svv_tables AS
+SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
+  c.relname::varchar AS table_name,
+  CASE WHEN c.relkind IN ('v', 'm') THEN 'VIEW' WHEN c.relpersistence = 't' THEN 'LOCAL TEMPORARY'
+       ELSE 'BASE TABLE' END::varchar AS table_type, NULL::varchar AS remarks
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'v', 'm', 'p');
+
+CREATE VIEW {SCHEMA}.svv_relation_privileges AS
+SELECT n.nspname::varchar AS namespace_name, c.relname::varchar AS relation_name,
+  g.privilege_type::varchar AS privilege_type, g.grantee::integer AS identity_id,
+  CASE WHEN g.grantee = 0 THEN 'public' ELSE pg_get_userbyid(g.grantee) END::varchar AS identity_name,
+  CASE WHEN g.grantee = 0 THEN 'public' ELSE 'user' END::varchar AS identity_type,
+  g.is_grantable AS admin_option
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+LATERAL aclexplode(COALESCE(c.relacl, acldefault('r', c.relowner))) g WHERE c.relkind IN ('r', 'v', 'p');
+
+CREATE TABLE {SCHEMA}.load_errors (
+  query_id bigint GENERATED ALWAYS AS IDENTITY, session_id integer, table_name varchar,
+  start_time timestamp DEFAULT (statement_timestamp() AT TIME ZONE 'UTC'),
+  file_name varchar, line_number bigint, column_name varchar,
+  column_type varchar, column_length varchar, error_code integer, error_message varchar);
+
+CREATE VIEW {SCHEMA}.sys_load_error_detail AS
+SELECT 100 AS user_id, query_id, query_id AS transaction_id, session_id,
+  current_database()::varchar AS database_name, 0 AS table_id,
+  start_time, file_name, line_number, column_name, column_type, column_length, 0 AS position,
+  error_code, error_message FROM {SCHEMA}.load_errors;
+
+CREATE VIEW {SCHEMA}.stl_load_errors AS
+SELECT 100 AS userid, 0 AS slice, 0 AS tbl, start_time AS starttime, session_id AS session, query_id AS query,
+  file_name AS filename, line_number, column_name AS colname, column_type AS type,
+  column_length AS col_length,
+  0 AS position, ''::varchar AS raw_line, ''::varchar AS raw_field_value, error_code AS err_code,
+  error_message AS err_reason FROM {SCHEMA}.load_errors;
+
+CREATE FUNCTION {SCHEMA}.count_bytes() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE relation oid; change text;
+BEGIN
+  FOR relation IN SELECT DISTINCT objid FROM pg_event_trigger_ddl_commands()
+    WHERE classid = 'pg_class'::regclass AND object_type = 'table'
+  LOOP
+    SELECT string_agg(format('%s ADD CONSTRAINT %I CHECK (octet_length(%I) <= %s)',
+        CASE WHEN k.oid IS NOT NULL THEN format('DROP CONSTRAINT %I,', k.conname) ELSE '' END,
+        format('_rs_%s_%s_%s', a.attnum, a.atttypmod - 4, relation), a.attname, a.atttypmod - 4), ', ')
+      INTO change FROM pg_attribute a LEFT JOIN pg_constraint k
+        ON k.conrelid = a.attrelid AND k.conkey = ARRAY[a.attnum] AND k.conname LIKE '\\_rs\\_%'
+      WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypmod > 4
+        AND a.atttypid IN ('varchar'::regtype, 'bpchar'::regtype)
+        AND (k.oid IS NULL OR {SCHEMA}.byte_length(relation, a.attnum) <> a.atttypmod - 4);
+    IF change IS NOT NULL THEN
+      EXECUTE format('ALTER TABLE %s %s', relation::regclass, change);
+    END IF;
+  END LOOP;
+END $$;
+
+CREATE EVENT TRIGGER {SCHEMA}_count_bytes ON ddl_command_end
+  WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+  EXECUTE FUNCTION {SCHEMA}.count_bytes();
+"""
+
+_KNOWN = f"SELECT 1 FROM pg_namespace WHERE nspname = '{SCHEMA}'"
+_LOCK = 7_335_000
+
+
+def ensure(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Make the database look like Redshift, unless it does. Needs a superuser, for the event trigger."""
+    if connection.execute(_KNOWN).fetchone():
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        if not connection.execute(_KNOWN).fetchone():
+            connection.execute(_INSTALL)
