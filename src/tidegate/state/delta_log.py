@@ -90,7 +90,11 @@ class DeltaLog:
         """Add rows, in the place of those that a condition finds, as the version after the refreshed one."""
         import pyarrow as pa
 
-        table = self._table or self._created()
+        table = self._table
+        if table is None:
+            # Others may have created it, and written to it, since it was found missing: look again first.
+            self._create()
+            raise Overtaken
         version = table.version() + 1
         data = [{**row, LOG_VERSION: version} for row in rows]
         self._write(pa.Table.from_pylist(data, schema=self._schema), instead_of, transactions or {})
@@ -159,13 +163,13 @@ class DeltaLog:
         files: list[dict[str, Any]] = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return files
 
-    def _created(self) -> DeltaTable:
+    def _create(self) -> None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         with self._said(writing=True):
             try:
-                self._table = DeltaTable.create(
+                DeltaTable.create(
                     self.place,
                     schema=self._schema,
                     mode="error",
@@ -173,11 +177,9 @@ class DeltaLog:
                     configuration=_CONFIGURATION,
                     storage_options=self._options,
                 )
-            except DeltaError as error:
-                if self.refresh() is not None:
-                    raise Overtaken from error  # somebody else created it at the same moment
-                raise
-        return self._table
+            except DeltaError:
+                if self.refresh() is None:  # else somebody has created it at the same moment
+                    raise
 
     @contextmanager
     def _said(self, *, writing: bool = False) -> Iterator[None]:
