@@ -52,6 +52,9 @@ def test_variables_are_filled_in_and_paths_begin_at_the_file(tmp_path: Path) -> 
     text = OLDER.replace("user:pass@", "user:${PG_PASSWORD}@").replace("/mnt/des/output", "shards")
     config = _read(tmp_path, text, PG_PASSWORD="se%20cret")
     assert config.files_login.password == "se cret"
+    (tmp_path / "secret").write_text("from-a-file\n")
+    kept = _read(tmp_path, text.replace("${PG_PASSWORD}", "${file:secret}"))
+    assert kept.files_login.password == "from-a-file"
     assert config.packer.output_dir == str(tmp_path / "shards")
 
 

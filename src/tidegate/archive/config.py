@@ -22,6 +22,7 @@ from tidegate.config.binding import Binder
 from tidegate.config.loading import read_document
 from tidegate.config.models import Count, Model, Moment, Place, Port, ProjectPath, SparkOptions, Text, Zone
 from tidegate.config.problems import config_error
+from tidegate.config.secrets import Providers
 from tidegate.config.showing import secrets_in
 from tidegate.config.variables import read_variables
 from tidegate.reach.login import Login, Tls
@@ -135,7 +136,7 @@ def read_config(path: Path, environ: Mapping[str, str] | None = None) -> Archive
     root = path.absolute().parent
     variables = read_variables(root / ".env", os.environ if environ is None else environ)
     document = read_document(path, str(path))
-    bound = Binder(document, variables, root).bind(ArchiveConfig, ())
+    bound = Binder(document, variables.asking(Providers(root)), root).bind(ArchiveConfig, ())
     if bound.model is None:
         raise config_error([*document.problems, *bound.problems, *bound.missing])
     if document.problems:

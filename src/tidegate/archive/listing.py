@@ -238,16 +238,17 @@ def freeze(table: FileTable, window: Window, folder: WindowFolder, n_bits: int) 
     counts: Counter[int] = Counter()
     files: list[str] = []
     waiting: list[pa.RecordBatch] = []
+    rows = 0
     for page in table.pages(window):
         marks = [fingerprint(row.uid) for row in page]
         counts.update(part_of(mark, n_bits) for mark in marks)
-        batch = _batch(page, marks)
         for row in page:
             digest.update(repr((row.uid, row.created_at, row.location)).encode())
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= RUN_ROWS:
+        waiting.append(_batch(page, marks))
+        rows += len(page)
+        if rows >= RUN_ROWS:
             files.append(_keep(folder, len(files), waiting))
-            waiting = []
+            waiting, rows = [], 0
     if waiting:
         files.append(_keep(folder, len(files), waiting))
     parts = {part_name(part, n_bits): count for part, count in counts.items()} | _packed(folder)

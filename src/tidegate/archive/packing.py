@@ -59,7 +59,8 @@ def pack(work: Packing, part: str) -> PartReceipt | None:
     done = work.folder.receipt(part)
     if done is not None:
         return done
-    with ExitStack() as stack:
+    # Whatever a file's own troubles are is said otherwise: here it is the archive that fails.
+    with problems(work.place.where("_tidegate")), ExitStack() as stack:
         return _Part(work, part, stack).pack()
 
 
@@ -215,13 +216,11 @@ class _Output:
     _writer: ShardWriter | None = None
 
     def add(self, row: Row, packed: Packed) -> None:
-        with problems(self._where):
-            self._room_for(len(packed.data)).add(row.origin, packed)
+        self._room_for(len(packed.data)).add(row.origin, packed)
         self._count(packed.size)
 
     def add_stream(self, row: Row, file: OpenFile) -> bytes:
-        with problems(self._where):
-            sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
+        sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
         self._count(file.size)
         return sha256
 
@@ -251,11 +250,10 @@ class _Output:
         if not self._writer.entries:  # its only file could not be read to its end
             self._forget()
             return
-        with problems(self._where):
-            self._writer.finish()
-            self._file.flush()
-            sha256 = Shard(FileBytes(self._file, self._where)).verify()
-            size = self._file.seek(0, os.SEEK_END)
+        self._writer.finish()
+        self._file.flush()
+        sha256 = Shard(FileBytes(self._file, self._where)).verify()
+        size = self._file.seek(0, os.SEEK_END)
         key = shard_key(self.work.high, self.part, len(self.shards) + 1, sha256)
         if not self.work.place.publish(key, self._file):
             self._read_back(key, sha256)
