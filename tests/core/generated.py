@@ -96,6 +96,7 @@ runs = st.builds(
         newest=st.none() | moments,
     ),
     quarantined=st.lists(segments, max_size=1).map(tuple),
+    rows_aside=counts,
     rows=counts,
     lookback=st.booleans(),
     finished_at=st.none() | moments,

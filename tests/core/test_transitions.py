@@ -59,6 +59,7 @@ class Life(RuleBasedStateMachine):
     """A stream that is planned, extracted, loaded, interrupted and moved by hand in any order."""
 
     kind = RunKind.INCREMENTAL
+    judged_by: str | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,13 +113,17 @@ class Life(RuleBasedStateMachine):
             elif self.in_round():
                 self.advance(rows, 1 + few)
             elif self.run.round is not None and self.at_end():
-                self.become(*transitions.finish(self.mark, self.now))
+                self.end(rows)
                 assert self.proved <= {segment.key for segment in self.mark.pending} | self.gone()
                 assert self.kind is RunKind.INCREMENTAL or len(self.mark.pending) == len(self.proved)
             else:
                 with pytest.raises(InvariantBroken):
                     transitions.finish(self.mark, self.now)
                 self.begin(reach, cuts=few)
+
+    def end(self, chance: int) -> None:
+        del chance
+        self.become(*transitions.finish(self.mark, self.now))
 
     def plan(self, reach: int, back: int) -> None:
         low = self.mark.extracted.position
@@ -137,6 +142,7 @@ class Life(RuleBasedStateMachine):
                 cursor=("id",),
                 schema=(fingerprint, schema),
                 lookback=start != low,
+                rules=self.judged_by,
             )
         )
         self.proved = set()
@@ -256,6 +262,31 @@ class Life(RuleBasedStateMachine):
             assert number(run.progress) <= number(run.window.high)
 
 
+class JudgedLife(Life):
+    """Rows have rules, and runs end as their rows deserve."""
+
+    judged_by = "some rules"
+
+    def end(self, chance: int) -> None:
+        before = self.mark
+        if chance < 4:
+            super().end(chance)
+        elif chance < 7:
+            self.become(*transitions.quarantine(self.mark, ["why"], self.now))
+            assert self.mark.pending == before.pending
+            assert self.mark.extracted.position == before.current_run.window.high or before.extracted.position
+        else:
+            self.become(*transitions.reject(self.mark, ["why"], self.now))
+            assert (self.mark.extracted, self.mark.pending) == (before.extracted, before.pending)
+            assert self.mark.open_run is None
+
+    @invariant()
+    def nothing_that_was_not_judged_is_the_targets_to_load(self) -> None:
+        run = self.mark.open_run
+        staged = {segment.key for segment in run.staged} if run else set()
+        assert staged.isdisjoint(segment.key for segment in self.mark.pending)
+
+
 class SnapshotLife(Life):
     kind = RunKind.SNAPSHOT
 
@@ -265,7 +296,7 @@ class SnapshotLife(Life):
             assert not {segment.key for segment in self.run.staged} & {s.key for s in self.mark.pending}
 
 
-@pytest.mark.parametrize("life", [Life, SnapshotLife])
+@pytest.mark.parametrize("life", [Life, SnapshotLife, JudgedLife])
 def test_no_transition_loses_a_segment_or_moves_a_mark_back(life: type[Life]) -> None:
     run_state_machine_as_test(life, settings=settings(max_examples=100, stateful_step_count=20))
 

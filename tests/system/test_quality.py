@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,9 +16,11 @@ from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID, LONG_AGO
 from tests.system.test_resume import FullStaging
 from tidegate.cli.root import tidegate
+from tidegate.config.project import Project
 from tidegate.core.errors import QualityFailed
 from tidegate.core.watermark import StreamId
 from tidegate.sync.pipeline import Scope
+from tidegate.sync.verifying import verified
 
 LATER = LONG_AGO + timedelta(days=1)
 STREAM = StreamId("shop", "orders")
@@ -55,6 +58,9 @@ def test_rows_that_break_a_rule_are_put_aside_and_can_be_redriven(build: Build, 
     assert (result.rows_extracted, result.rows_quarantined) == (8, 2)
     assert result.quality == ("2 of 8 rows break `amount >= 0`",)
     assert place.warehouse.execute("SELECT id FROM orders ORDER BY id") == [(n,) for n in (1, 3, 4, 5, 6, 8)]
+    with closing(place.parts()) as parts:
+        checked = verified(place.sync(), Project.load(place.folder).pipeline("shop"), parts)
+    assert checked.tables["orders"].error is None  # rows in quarantine are accounted for
     files = json.loads(command(place, "quarantine", "list", "--json"))
     assert sum(file["rows"] for file in files) == 2
     rows = [
@@ -107,7 +113,7 @@ def test_a_whole_batch_is_put_aside_where_no_row_is_to_blame(build: Build) -> No
     place = made(build, "sqlite-duckdb", {"unique_key": True, "on_failure": "quarantine"}, keys="customer")
     place.shop.insert(4)
     place.shop.run("UPDATE orders SET customer = 'same' WHERE id IN (1, 4)")  # in different chunks
-    place.synced()
+    assert place.synced().rows_quarantined == 4
     assert place.mark().pending == ()
     assert place.mark().extracted.position is not None
     [first, *_] = json.loads(command(place, "quarantine", "list", "--json"))

@@ -231,7 +231,14 @@ def finish(mark: Watermark, now: datetime) -> Step:
     if run.round is None or not run.round.finished or run.progress != run.window.high:
         raise InvariantBroken(f"run {run.id} has not reached the end of its window", where=str(mark.stream))
     done = replace(
-        run, state=RunState.SUCCEEDED, round=None, staged=(), quarantined=(), finished_at=now, error=None
+        run,
+        state=RunState.SUCCEEDED,
+        round=None,
+        staged=(),
+        quarantined=(),
+        rows_aside=sum(segment.rows for segment in run.quarantined),
+        finished_at=now,
+        error=None,
     )
     finished = replace(mark, run=done, last_error=None, updated_at=now)
     superseded: tuple[Segment, ...] = ()
@@ -286,7 +293,8 @@ def quarantine(mark: Watermark, reasons: Sequence[str], now: datetime) -> Step:
     run = mark.current_run
     finished, (extracted, *_) = finish(mark, now)
     everything = _quarantined(mark, run, run.staged + run.quarantined, reasons, now)
-    return replace(finished, pending=mark.pending), (extracted, everything)
+    done = None if finished.run is None else replace(finished.run, rows_aside=run.rows)
+    return replace(finished, run=done, pending=mark.pending), (extracted, everything)
 
 
 def reject(mark: Watermark, reasons: Sequence[str], now: datetime) -> Step:

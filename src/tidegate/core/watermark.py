@@ -91,7 +91,9 @@ class Run:
     """The fingerprint of the rules that its rows are judged by; None: they are not."""
     findings: Findings | None = None
     quarantined: tuple[Segment, ...] = ()
-    """Rows that were put aside."""
+    """Files of rows that were put aside, until the run ends."""
+    rows_aside: int = 0
+    """How many of its rows were put aside when it ended."""
     rows: int = 0
     lookback: bool = False
     """The window reaches back over rows that earlier runs have read."""
@@ -301,7 +303,7 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
     schema = next(reversed(data["schemas"]), None)
     run = data["run"]
     if run is not None:
-        run = {**run, "rules": None, "findings": None, "quarantined": []}
+        run = {**run, "rules": None, "findings": None, "quarantined": [], "rows_aside": 0}
     return {**data, "format": FORMAT, "schema": schema, "names": {}, "run": run}
 
 
@@ -326,6 +328,7 @@ def _run_to_json(run: Run) -> dict[str, Any]:
         "rules": run.rules,
         "findings": run.findings.to_json() if run.findings else None,
         "quarantined": [segment.to_json() for segment in run.quarantined],
+        "rows_aside": run.rows_aside,
         "rows": run.rows,
         "lookback": run.lookback,
         "finished_at": _moment(run.finished_at),
@@ -355,6 +358,7 @@ def _run_from_json(data: dict[str, Any]) -> Run:
         rules=data["rules"],
         findings=None if data["findings"] is None else Findings.from_json(data["findings"]),
         quarantined=tuple(Segment.from_json(item) for item in _items(data["quarantined"])),
+        rows_aside=data["rows_aside"],
         rows=data["rows"],
         lookback=data["lookback"],
         finished_at=_read_moment(data["finished_at"]),

@@ -255,7 +255,14 @@ class _Work:
             self.allowance,
         )
         loader = self._loader(count, job.settings) if self.request.scope is Scope.BOTH else None
-        judge = Judge(self.parts.staging, self.session, self.parts.store.history, self.clock, count.found)
+        judge = Judge(
+            self.parts.staging,
+            self.session,
+            self.parts.store.history,
+            self.clock,
+            count.found,
+            count.put_aside,
+        )
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id, judge)
 
     def _loader(self, count: _Count, settings: TableSettings) -> Loader:
@@ -372,6 +379,9 @@ class _Count:
 
     def note(self, stream: StreamId, text: str) -> None:
         self._progress.note(stream, text)
+
+    def put_aside(self, rows: int) -> None:
+        self.quarantined += rows
 
     def found(self, stream: StreamId, failure: str) -> None:
         self.failures.append(failure)

@@ -31,6 +31,8 @@ class Judge:
     clock: Callable[[], datetime]
     tell: Callable[[StreamId, str], None]
     """Told what is wrong with rows."""
+    put_aside: Callable[[int], None]
+    """Told of rows that are put aside though they break no rule by themselves."""
 
     def conclude(self, held: HeldStream, job: TableJob) -> None:
         """End a run whose window has been read, as its rows deserve.
@@ -48,6 +50,7 @@ class Judge:
             case OnFailure.WARN:
                 held.commit(*transitions.finish(held.mark, now))
             case OnFailure.QUARANTINE if whole:
+                self.put_aside(sum(segment.rows for segment in held.mark.current_run.staged))
                 held.commit(*transitions.quarantine(held.mark, verdict.failures, now))
             case OnFailure.QUARANTINE if not verdict.whole:
                 held.commit(*transitions.finish(held.mark, now))
