@@ -110,6 +110,7 @@ def test_a_commit_on_an_older_version_lands_nothing(lake: Path) -> None:
         store.write(mark(number=1), expected=0, lease=take(store))
     logs = [DeltaLog(str(lake / WATERMARKS), _schema(lake), {}) for _ in range(2)]
     for log in logs:
+        log.ensure()
         log.refresh()
     logs[0].commit([{"pipeline_name": "shop", "stream_key": "a", "version": 0}])
     for instead_of in (None, "stream_key = 'b'"):

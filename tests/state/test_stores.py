@@ -79,6 +79,7 @@ class TestDelta(StoreContract):
             }
             key = stream_key(stream)
             log = DeltaLog(f"{quick_folder}/lake/{WATERMARKS}", record_schema(), {})
+            log.ensure()
             log.refresh()
             log.commit(
                 [{**row, "stream_key": key, "document": "no document"}], instead_of=f"stream_key = '{key}'"

@@ -271,6 +271,7 @@ class DeltaStore:
             yield
 
     def _attempt(self, changes: list[_Change]) -> None:
+        self._records.ensure()
         rows = self._current()
         documents = self._documents(changes, rows)
         self._append([document for document in documents.values() if document.outbox])
@@ -328,6 +329,7 @@ class DeltaStore:
         """Append events to the history that are not there yet."""
         if not documents:
             return
+        self._events.ensure()
         self._events.refresh()
         missing = [item for item in documents if self._events.transaction(item.key) < item.seq]
         if missing:

@@ -58,6 +58,11 @@ class DeltaLog:
                 self._table.update_incremental()
             return self._table
 
+    def ensure(self) -> None:
+        """Create the table if it is missing. Others may write to it at once, so refresh before reading."""
+        if self._table is None and self.refresh() is None:
+            self._create()
+
     def rows(self, query: str) -> list[dict[str, Any]]:
         """What a SELECT from `log` finds in the version that was last refreshed."""
         if self._table is None:
@@ -91,9 +96,7 @@ class DeltaLog:
         import pyarrow as pa
 
         table = self._table
-        if table is None:
-            # Others may have created it, and written to it, since it was found missing: look again first.
-            self._create()
+        if table is None:  # and others may have created it since, and written to it
             raise Overtaken
         version = table.version() + 1
         data = [{**row, LOG_VERSION: version} for row in rows]
