@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
@@ -206,7 +207,9 @@ def _everything(staging: S3Staging) -> list[object]:
 def test_whichever_answer_is_lost_nothing_is_lost_doubled_or_half_there(
     fresh_bucket: S3Server, proxied: Proxied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_upload, "PARTS_AT_ONCE", 1)  # so that a loss hits the request it is meant for
+    monkeypatch.setattr(
+        s3_upload, "_ROOM", threading.BoundedSemaphore(1)
+    )  # so that a loss hits the request it is meant for
     staging = staging_in(fresh_bucket.behind(proxied.port))
     client = staging.place.client()
     with watching(client) as requests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,10 +12,10 @@ import pytest
 
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO, TIMESTAMP_ONLY
+from tests.system.test_resume import FullStaging
 from tidegate.core.errors import StagingError, TargetError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
-from tidegate.staging.local import LocalStaging
 from tidegate.sync import ranges
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Scope
@@ -154,20 +154,6 @@ def _second(act: Callable[..., None], before: Callable[..., None]) -> Callable[.
         (act if len(calls) == 2 else before)(*arguments)
 
     return call
-
-
-@dataclass(frozen=True)
-class FullStaging(LocalStaging):
-    """Has no room for more than a few segments."""
-
-    room: int = 0
-
-    @contextmanager
-    def create(self, key: str) -> Iterator[Any]:
-        if key.endswith(".parquet") and len(list(self.root.rglob("*.parquet"))) >= self.room:
-            raise StagingError("no space left", where=key)
-        with super().create(key) as writer:
-            yield writer
 
 
 def test_an_interrupted_range_is_finished_before_another_one_is_read(live: Place) -> None:

@@ -157,7 +157,9 @@ class FullStaging(LocalStaging):
 
     @contextmanager
     def create(self, key: str) -> Iterator[Any]:
-        if key.endswith(".parquet") and len(list(self.root.rglob("*.parquet"))) >= self.room:
+        # Those still under way first: one that arrives in between is seen then.
+        taken = {item.key for item in self.unfinished()} | {item.key for item in self.list()}
+        if key.endswith(".parquet") and sum(name.endswith(".parquet") for name in taken) >= self.room:
             raise StagingError("no space left", where=key)
         with super().create(key) as writer:
             yield writer

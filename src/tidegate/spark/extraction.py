@@ -1,8 +1,9 @@
 """Extraction on Spark: chunk numbers go out as rows of a DataFrame, receipts come back.
 
 The executor reads a chunk with an Arrow-native driver and writes it as Parquet straight to staging; rows
-never cross into the JVM. Each receipt is also written beside the segments, so that the driver can commit
-progress while the job runs, and a later run can take over what a dead one had finished.
+never cross into the JVM. While a segment travels there, the next chunk is read. Each receipt is also written
+beside the segments, so that the driver can commit progress while the job runs, and a later run can take over
+what a dead one had finished.
 
 Nothing here moves a mark. A task that Spark runs twice writes under another attempt's name.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,51 +127,59 @@ def _task(
 
 def _answers(work: Extraction, chunks: list[ChunkRead]) -> Iterator[pa.RecordBatch]:
     pacer = Pacer(work.pace, work.pulse, work.deadline, lambda: datetime.now(UTC))
-    for chunk in chunks:
-        pacer.before_chunk()
-        if work.deadline.passed(datetime.now(UTC)):
-            return
+    for chunk, arriving in _staged(work, chunks, pacer):
         try:
-            receipt = stage(work, chunk, attempt=secrets.token_hex(4))
+            receipt = arriving.result()
         except TidegateError as error:
             yield _answer(chunk.number, error=json.dumps(told(error)))
             return
-        pacer.after_chunk(receipt.rows)
         yield _answer(
             chunk.number, receipt=json.dumps(receipt.to_json()), note="; ".join(pacer.notes) or None
         )
         pacer.notes.clear()
 
 
+def _staged(
+    work: Extraction, chunks: list[ChunkRead], pacer: Pacer
+) -> Iterator[tuple[ChunkRead, Future[Receipt]]]:
+    """The chunks in their order and their receipts to come: while a segment travels, the next one is read.
+
+    So the way to staging costs time only where it takes longer than reading does.
+    """
+    with ThreadPoolExecutor(1, "staging") as travelling:
+        before: tuple[ChunkRead, Future[Receipt]] | None = None
+        for chunk in chunks:
+            pacer.before_chunk()
+            if work.deadline.passed(datetime.now(UTC)) or (before and _failed(before[1])):
+                break
+            arriving = _begun(work, chunk, pacer, travelling)
+            if before is not None:
+                yield before
+            before = chunk, arriving
+        if before is not None:
+            yield before
+
+
+def _begun(
+    work: Extraction, chunk: ChunkRead, pacer: Pacer, travelling: ThreadPoolExecutor
+) -> Future[Receipt]:
+    try:
+        written = write(work, chunk, attempt=secrets.token_hex(4))
+    except TidegateError as error:
+        failed: Future[Receipt] = Future()
+        failed.set_exception(error)
+        return failed
+    pacer.after_chunk(written.passing.span.rows)
+    return travelling.submit(finish, work, written)
+
+
+def _failed(arriving: Future[Receipt]) -> bool:
+    return arriving.done() and arriving.exception() is not None
+
+
 def _answer(number: int, **texts: str | None) -> pa.RecordBatch:
     columns = {name: pa.array([texts.get(name)], pa.string()) for name in ("receipt", "error", "note")}
     return pa.RecordBatch.from_pydict({"chunk": pa.array([number], pa.int32()), **columns})
-
-
-def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
-    """Read one chunk, write its segment and its receipt. Runs on an executor."""
-    span = Span(chunk.read.positions, chunk.read.columns)
-    screen = Screen(work.rules, chunk.read.columns, str(work.paths.stream)) if work.rules else None
-    batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
-    first = next(batches, None)
-    segment = quarantined = None
-    if first is not None or work.snapshot:
-        rows = chain([first] if first is not None else [], batches)
-        segment, quarantined = _staged(work, chunk, attempt, rows, _Passing(span, screen))
-    receipt = Receipt(
-        run_id=work.run_id,
-        chunk=chunk.number,
-        attempt=attempt,
-        window=chunk.window,
-        rows=span.rows,
-        lowest=span.lowest,
-        highest=span.highest,
-        segment=segment,
-        quarantined=quarantined,
-        findings=screen.findings if screen else None,
-    )
-    work.staging.put(work.paths.receipt(chunk.number, attempt), json.dumps(receipt.to_json()).encode())
-    return receipt
 
 
 @dataclass(frozen=True)
@@ -184,17 +194,65 @@ class _Passing:
         return self.screen.passed if self.screen else self.span.rows
 
 
-def _staged(
-    work: Extraction, chunk: ChunkRead, attempt: str, rows: Iterator[pa.RecordBatch], passing: _Passing
-) -> tuple[Segment, Segment | None]:
-    """Write the rows that pass into one file and those that are put aside into another."""
+@dataclass(frozen=True)
+class Written:
+    """A chunk whose rows have all been read; its files, if there are any, are not visible yet."""
+
+    chunk: ChunkRead
+    attempt: str
+    passing: _Passing
+    writer: ObjectWriter | None
+    aside: _Aside
+    opened: ExitStack
+    """Closing it makes the files visible."""
+
+
+def stage(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Receipt:
+    """Read one chunk, write its segment and its receipt. Runs on an executor."""
+    return finish(work, write(work, chunk, attempt=attempt))
+
+
+def write(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Written:
+    """Read one chunk; write the rows that pass into one file, those that are put aside into another.
+
+    An error leaves nothing.
+    """
+    screen = Screen(work.rules, chunk.read.columns, str(work.paths.stream)) if work.rules else None
+    passing = _Passing(Span(chunk.read.positions, chunk.read.columns), screen)
     staged = arrow_schema(masked_columns(chunk.read.columns, work.masks))
     aside = _Aside(work, staged, work.paths.quarantine(chunk.number, attempt))
-    with work.staging.create(work.paths.segment(chunk.number, attempt)) as writer, aside:
-        prepared = _prepared(rows, work, passing, staged, aside)
-        write_segment(writer.file, staged, prepared, compression=work.compression)
-    segment = _segment(work, chunk, writer, passing.passed)
-    return segment, _segment(work, chunk, aside.writer, aside.rows) if aside.writer else None
+    batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
+    first = next(batches, None)
+    writer = None
+    with ExitStack() as opened:
+        if first is not None or work.snapshot:
+            writer = opened.enter_context(work.staging.create(work.paths.segment(chunk.number, attempt)))
+            opened.enter_context(aside)
+            rows = chain([first] if first is not None else [], batches)
+            prepared = _prepared(rows, work, passing, staged, aside)
+            write_segment(writer.file, staged, prepared, compression=work.compression)
+        return Written(chunk, attempt, passing, writer, aside, opened.pop_all())
+
+
+def finish(work: Extraction, written: Written) -> Receipt:
+    """Make the files visible, ask them what they hold, and only then write the receipt."""
+    written.opened.close()
+    chunk, span, aside = written.chunk, written.passing.span, written.aside
+    receipt = Receipt(
+        run_id=work.run_id,
+        chunk=chunk.number,
+        attempt=written.attempt,
+        window=chunk.window,
+        rows=span.rows,
+        lowest=span.lowest,
+        highest=span.highest,
+        segment=_segment(work, chunk, written.writer, written.passing.passed) if written.writer else None,
+        quarantined=_segment(work, chunk, aside.writer, aside.rows) if aside.writer else None,
+        findings=written.passing.screen.findings if written.passing.screen else None,
+    )
+    key = work.paths.receipt(chunk.number, written.attempt)
+    work.staging.put(key, json.dumps(receipt.to_json()).encode())
+    return receipt
 
 
 def _segment(work: Extraction, chunk: ChunkRead, writer: ObjectWriter, rows: int) -> Segment:

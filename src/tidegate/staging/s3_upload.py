@@ -1,8 +1,8 @@
 """One object on its way to S3: cut into parts while it is written, checked by the server, or given up.
 
 What fits into one part is sent with one PUT, more as a multipart upload, whose parts travel while the next
-is being filled. Memory is bounded by the parts, not by the object: at most `PARTS_AT_ONCE` on their way and
-one being filled.
+is being filled. Memory is bounded by the parts, not by the object: a process has at most `PARTS_AT_ONCE` on
+their way, and one being filled for each object that it is writing.
 
 The server checks every part against its CRC32 before it keeps it, and the whole before it shows it: a PUT
 against its SHA-256, a multipart upload against the CRC32 of all its bytes. The SHA-256 of the whole goes
@@ -14,9 +14,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import threading
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ from tidegate.s3 import Absent, S3Place
 
 PART_BYTES = 50 * 2**20
 PARTS_AT_ONCE = 10
+_ROOM = threading.BoundedSemaphore(PARTS_AT_ONCE)
+"""For parts on their way, of whatever object of this process."""
 _MOST_PARTS = 10_000
 _KEPT = 2**20
 """Of what has left: enough for the footer of a Parquet file, so that nobody has to ask S3 for it."""
@@ -125,9 +128,6 @@ class Upload(io.RawIOBase):
         """Let the full part go, once there is room on the way."""
         if self._id is None:
             self._begin()
-        under_way = [part for part in self._sent if not part.done()]
-        if len(under_way) >= PARTS_AT_ONCE:
-            wait(under_way, return_when=FIRST_COMPLETED)
         for part in self._sent:
             if part.done():
                 part.result()  # raises what went wrong, before more is written in vain
@@ -140,7 +140,11 @@ class Upload(io.RawIOBase):
             )
         assert self._pool is not None
         self._crc = zlib.crc32(self._part, self._crc)
-        self._sent.append(self._pool.submit(self._upload, number, self._let_go()))
+        room = _ROOM
+        room.acquire()
+        sent = self._pool.submit(self._upload, number, self._let_go())
+        sent.add_done_callback(lambda _: room.release())
+        self._sent.append(sent)
 
     def _let_go(self) -> bytearray:
         """The part, to be sent, and never written to again."""
