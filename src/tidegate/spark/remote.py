@@ -29,8 +29,7 @@ def connect(address: str, conf: Mapping[str, str]) -> SparkSession:
         raise UsageError("Spark Connect is not installed", hint="pip install 'tidegate[connect]'") from error
     demand_server(address)
     try:
-        session = ConnectSession.builder.remote(address).getOrCreate()
-        _be_brief(session.client)
+        session = _session(ConnectSession.builder.remote(address))
         version = session.version
     except PySparkException as error:
         raise ConnectError(
@@ -43,10 +42,24 @@ def connect(address: str, conf: Mapping[str, str]) -> SparkSession:
     return cast("SparkSession", session)
 
 
-def is_open(session: SparkSession) -> bool:
+def _session(builder: ConnectSession.Builder) -> ConnectSession:
+    """The session of this process, unless the server has forgotten it: then a new one."""
+    session = builder.getOrCreate()
+    _be_brief(session.client)
+    if is_open(session):
+        return session
+    session.stop()
+    renewed = builder.create()
+    _be_brief(renewed.client)
+    return renewed
+
+
+def is_open(session: SparkSession | ConnectSession) -> bool:
     """Whether the server still knows the session: it forgets idle ones, and all of them when it restarts."""
     from pyspark.errors import PySparkException
 
+    if cast("ConnectSession", session).is_stopped:
+        return False
     try:
         return session.conf.get("spark.sql.session.timeZone") is not None
     except PySparkException:

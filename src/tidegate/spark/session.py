@@ -67,10 +67,7 @@ class LazySession:
         if self.settings.remote is None:
             return False
         demand_server(self.settings.remote)
-        if is_open(session):
-            return False
-        session.stop()
-        return True
+        return not is_open(session)
 
     def stop(self) -> None:
         if self._session is not None:
