@@ -40,7 +40,7 @@ from tests.toxiproxy import Toxiproxy
 
 HOST = "127.0.0.1"
 USER = "tide"
-START_TIMEOUT = 60.0
+START_TIMEOUT = 180.0
 FOLDER_PREFIX = "tidegate-server-"
 
 Kind = Literal["mysql", "postgresql"]

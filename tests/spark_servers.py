@@ -119,7 +119,7 @@ def _alive_workers(page: str) -> int:
     try:
         with urllib.request.urlopen(f"{page}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
+    except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError):  # it has not quite started
         return 0
 
 
