@@ -15,7 +15,7 @@ demo: setup ## the whole product on generated data, nothing else needed
 
 .PHONY: test
 test: setup-test check ## set-up, static checks and every test, against real servers
-	@$(UV) run pytest -n 3 --dist worksteal
+	@$(UV) run pytest -n 4 --dist worksteal
 
 .PHONY: check
 check: setup ## static checks only: ruff, mypy, import-linter
@@ -32,7 +32,11 @@ format: setup ## let ruff fix and format what it can
 .PHONY: bench
 bench: setup-test ## measure Tidegate beside its peers
 	@$(UV) run python -m bench
+	@$(UV) run python -m bench.readers
 	@$(UV) run python -m bench.staging
+	@$(UV) run python -m bench.redshift
+	@$(UV) run python -m bench.plans
+	@$(UV) run python -m bench.archive
 
 .PHONY: servers
 servers: setup-test ## start the servers of the tests, print their addresses, stop on Ctrl-C

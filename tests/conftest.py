@@ -14,6 +14,7 @@ from hypothesis import settings
 from tests import servers, spark_servers
 from tests.authority import Authority
 from tests.clusters.driver import Driver, driver
+from tests.delta_jars import delta_conf
 from tests.servers import Bastion, S3Server, Server
 from tests.spark_servers import SparkServer
 from tests.toxiproxy import Toxiproxy
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidegate.testing.redshift import RedshiftLocal
+
+# Some tests speak to Spark Connect in this process, others start a JVM from it: gRPC must leave a fork alone,
+# or its handlers can end the child before that has become the JVM.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 settings.register_profile("tidegate", deadline=None)  # a busy machine is not a failure
 settings.load_profile("tidegate")
@@ -186,7 +191,7 @@ def connect_driver() -> Iterator[Driver]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The one Spark session of the tests; its workers can import test modules."""
+    """The one Spark session of the tests: it knows Delta tables, and its workers can import test modules."""
     from pyspark.sql import SparkSession
 
     home = tmp_path_factory.mktemp("spark")
@@ -204,6 +209,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(home / "warehouse"),
+            **delta_conf(),
         }.items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()

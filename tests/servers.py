@@ -42,6 +42,7 @@ HOST = "127.0.0.1"
 USER = "tide"
 START_TIMEOUT = 180.0
 FOLDER_PREFIX = "tidegate-server-"
+_TIDYING_SECONDS = 2.0
 
 Kind = Literal["mysql", "postgresql"]
 Row = tuple[Any, ...]
@@ -295,8 +296,8 @@ def mariadb(
 
 
 @contextmanager
-def postgres(*, certificate: Certificate | None = None) -> Iterator[Server]:
-    """A PostgreSQL that a standby can follow."""
+def postgres(*, certificate: Certificate | None = None, durable: bool = False) -> Iterator[Server]:
+    """A PostgreSQL that a standby can follow; only a durable one keeps what it said was kept."""
     with _folder("postgres") as home:
         password = secrets.token_hex(8)
         data = home.path / "data"
@@ -313,7 +314,7 @@ def postgres(*, certificate: Certificate | None = None) -> Iterator[Server]:
                 "--no-instructions",
             ]
         )
-        with _running_postgres(home, data, password, certificate) as ready:
+        with _running_postgres(home, data, password, certificate, durable=durable) as ready:
             yield ready
 
 
@@ -352,7 +353,12 @@ def wait_until_replayed(primary: Server, standby: Server, timeout: float = 30.0)
 
 
 def _running_postgres(
-    home: _Home, data: Path, password: str, certificate: Certificate | None = None
+    home: _Home,
+    data: Path,
+    password: str,
+    certificate: Certificate | None = None,
+    *,
+    durable: bool = False,
 ) -> contextlib.AbstractContextManager[Server]:
     files = home.certificate(certificate)
     encryption = {f"ssl_{kind}_file": str(path) for kind, path in files.items()} | {"ssl": "on"}
@@ -361,8 +367,8 @@ def _running_postgres(
         "unix_socket_directories": "",
         "timezone": "UTC",
         "log_timezone": "UTC",
-        "fsync": "off",
-        "full_page_writes": "off",
+        "fsync": "on" if durable else "off",
+        "full_page_writes": "on" if durable else "off",
         "max_connections": "200",
         "max_prepared_transactions": "20",
         "wal_level": "replica",
@@ -715,11 +721,17 @@ def _unprivileged(preferred: str) -> pwd.struct_passwd:
 
 
 def _remove_orphans() -> None:
-    """Folders of processes that were killed: nobody holds their lock any more."""
+    """Folders of processes that were killed: nobody holds their lock any more.
+
+    After a while it is left to the next server: who starts one does not want to wait for the past.
+    """
+    enough = time.monotonic() + _TIDYING_SECONDS
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, or removed by another process
             if time.time() - path.stat().st_mtime < START_TIMEOUT:
                 continue  # perhaps being made this very moment, and not locked yet
+            if time.monotonic() > enough:
+                return
             lock = _try_lock(path)
             if lock is not None:
                 shutil.rmtree(path, ignore_errors=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.delta_jars import delta_conf
 from tests.servers import HOST, START_TIMEOUT, _folder, _free_port, _Home, _listens, _running, _wait_until
 
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -125,11 +126,12 @@ def _alive_workers(page: str) -> int:
 
 @contextmanager
 def connect() -> Iterator[SparkServer]:
-    """A Spark Connect server that runs its tasks itself."""
+    """A Spark Connect server that runs its tasks itself and knows Delta tables."""
     with _folder() as home:
         python = bare_python(home.path / "python")
         conf = {
             **watched(home.path),
+            **delta_conf(),
             "spark.connect.grpc.binding.address": HOST,
             "spark.driver.host": HOST,
             "spark.driver.memory": "768m",

@@ -12,6 +12,7 @@ import tidegate
 def test_the_public_names_are_these() -> None:
     assert sorted(tidegate.__all__) == [
         "Archive",
+        "DeltaPlans",
         "SyncResult",
         "WatermarkTracker",
         "__version__",
@@ -23,6 +24,7 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_can_be_had() -> None:
     assert callable(tidegate.sync)
     assert callable(tidegate.open_store)
+    assert isinstance(tidegate.DeltaPlans, type)
     assert isinstance(tidegate.SyncResult, type)
     assert isinstance(tidegate.WatermarkTracker, type)
     assert tidegate.__version__ == version("tidegate")

@@ -21,7 +21,7 @@ from tests import servers
 from tests.lost_answers import losing_answer
 from tests.servers import HOST, S3Server
 from tests.toxiproxy import Toxiproxy
-from tidegate.config.models import S3State
+from tidegate.config.connection_models import S3State
 from tidegate.core.errors import (
     ConfigError,
     ConnectError,

@@ -5,6 +5,7 @@
     result = tidegate.sync(project=".", pipeline="shop")
     store = tidegate.open_store("file:///path/to/state")
     tracker = tidegate.WatermarkTracker(store)
+    plan = tidegate.DeltaPlans("gold").prepare()
     archived = tidegate.Archive("watermark-config.yaml").run_cycle()
 
 Everything that is public has its name in `__all__`, and is imported when it is first used.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.archive.library import Archive
+    from tidegate.delta.library import DeltaPlans
     from tidegate.state.opening import open_store
     from tidegate.sync.library import sync
     from tidegate.sync.result import SyncResult
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Archive", "SyncResult", "WatermarkTracker", "__version__", "open_store", "sync"]
+__all__ = ["Archive", "DeltaPlans", "SyncResult", "WatermarkTracker", "__version__", "open_store", "sync"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,6 +37,8 @@ def __getattr__(name: str) -> Any:
             return import_module("tidegate.sync")
         case "Archive":
             return import_module("tidegate.archive.library").Archive
+        case "DeltaPlans":
+            return import_module("tidegate.delta.library").DeltaPlans
         case "SyncResult":
             return import_module("tidegate.sync.result").SyncResult
         case "WatermarkTracker":

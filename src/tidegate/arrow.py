@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+
 import pyarrow as pa
 
-from tidegate.core.types import Column, DataType, Kind
+from tidegate.core.mappings import arrow_name
+from tidegate.core.types import Column, DataType
 
-_PLAIN: dict[Kind, pa.DataType] = {
-    Kind.BOOL: pa.bool_(),
-    Kind.INT8: pa.int8(),
-    Kind.INT16: pa.int16(),
-    Kind.INT32: pa.int32(),
-    Kind.INT64: pa.int64(),
-    Kind.UINT8: pa.uint8(),
-    Kind.UINT16: pa.uint16(),
-    Kind.UINT32: pa.uint32(),
-    Kind.UINT64: pa.uint64(),
-    Kind.FLOAT32: pa.float32(),
-    Kind.FLOAT64: pa.float64(),
-    Kind.TEXT: pa.string(),
-    Kind.BYTES: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.TIME: pa.time64("us"),
-    Kind.TIMESTAMP: pa.timestamp("us"),
-    Kind.INSTANT: pa.timestamp("us", tz="UTC"),
-    Kind.JSON: pa.string(),
-    Kind.UUID: pa.string(),
-}
+_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
 
 
-def arrow_type(declared: DataType) -> pa.DataType:
-    if declared.kind is not Kind.DECIMAL:
-        return _PLAIN[declared.kind]
-    if declared.precision is None or declared.scale is None:
-        raise ValueError("a decimal is declared with its precision and scale")
-    return pa.decimal128(declared.precision, declared.scale)
+def arrow_type(declared: DataType, target: str | None = None) -> pa.DataType:
+    """What a column is in Arrow; for a target, in a file that it can load as it is."""
+    return _named(arrow_name(declared, target))
+
+
+@cache
+def _named(name: str) -> pa.DataType:
+    sizes = _DECIMAL.fullmatch(name)
+    if sizes:
+        return pa.decimal128(int(sizes[1]), int(sizes[2]))
+    if name == "timestamp[us, tz=UTC]":  # the one that has no alias
+        return pa.timestamp("us", tz="UTC")
+    return pa.type_for_alias(name)
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidegate.core.errors import ConfigError, ConnectError, LoginRefused, OutcomeUnknown, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.config.models import Bucket
+    from tidegate.config.connection_models import Bucket
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
@@ -86,6 +86,10 @@ class S3Place:
                 raise ConfigError(f"the URL of the bucket has an unknown option `{name}`", hint=hint)
         path_style = _switch(options.pop("path_style", None))
         return cls(parts.netloc, unquote(parts.path.lstrip("/")), path_style=path_style, **options)
+
+    def with_access(self, **access: Any) -> S3Place:
+        """The same place, reached as these settings say; a secret may come wrapped."""
+        return replace(self, **{name: _plain(value) for name, value in access.items()})
 
     def __str__(self) -> str:
         return self.url("")

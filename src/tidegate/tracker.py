@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from tidegate.core import transitions
+from tidegate.core import direct, transitions
 from tidegate.core.errors import LeaseHeld, StateError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.records import TIME_CURSOR, TRACKED, Record, closed, current
@@ -310,7 +310,7 @@ class WatermarkTracker:
             )
         else:
             _log.warning("job %s was abandoned; %s goes on with its window", mark.open_run.id, job)
-        started, events = transitions.start(mark, run_id=job, now=now)
+        started, events = direct.start(mark, run_id=job, now=now)
         held.commit(started, (*planned, *events))
         return started
 
@@ -326,11 +326,11 @@ class WatermarkTracker:
         now = self._clock()
         match status:
             case Status.SUCCESS:
-                return transitions.complete(mark, rows=rows, now=now)
+                return direct.complete(mark, rows=rows, now=now)
             case Status.FAILED:
                 return transitions.fail(mark, said or "the job said that it failed", now)
             case Status.SKIPPED:
-                return transitions.skip(mark, reason=said, now=now)
+                return direct.skip(mark, reason=said, now=now)
 
     def _record_failure(self, record: WatermarkRecord, said: str) -> None:
         """The job's own error is what the user must see, whatever becomes of the record."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -17,10 +21,12 @@ import yaml
 
 from tests.servers import Server
 from tidegate.archive.config import ArchiveConfig, read_config
-from tidegate.archive.cycle import Cycle, CycleResult, Share, Tools
+from tidegate.archive.contract import Share, Tools
+from tidegate.archive.cycle import Cycle
 from tidegate.archive.library import Unwatched, open_place, open_tools
 from tidegate.archive.place import ArchivePlace
 from tidegate.archive.records import manifests
+from tidegate.archive.results import CycleResult
 from tidegate.archive.shard import Shard
 from tidegate.archive.verifying import strangers
 
@@ -145,13 +151,18 @@ class Site:
                 source = self.place.open(record.key)
                 assert source is not None
                 assert Shard(source).verify() == record.sha256
-                for row, content in Shard(source).files():
-                    assert row["uid"] not in found
-                    found[row["uid"]] = b"".join(content)
+                for uid, content in Shard(source).files():
+                    assert uid not in found
+                    found[uid] = b"".join(content)
         return found
 
-    def demand_complete(self) -> None:
+    def demand_archived(self) -> None:
+        """Every file, each of them once."""
         assert self.archived() == self.files
+
+    def demand_complete(self) -> None:
+        """The same, and no shard that nobody needs."""
+        self.demand_archived()
         assert strangers(self.place) == []
 
     def updates(self, table: str, at_least: int = 0) -> int:
@@ -169,3 +180,23 @@ class Site:
 @pytest.fixture
 def site(postgres_database: Server, tmp_path: Path) -> Site:
     return Site(postgres_database, tmp_path)
+
+
+Kill = Callable[[Site, dict[str, Any]], int]
+
+
+@pytest.fixture(scope="package")
+def kill() -> Iterator[Kill]:
+    """The exit code of a cycle with a fault; minus nine when it was killed."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.archive.victim"]
+    with subprocess.Popen(command, cwd=root, stdin=PIPE, stdout=PIPE, text=True) as victims:
+        assert victims.stdin is not None
+        assert victims.stdout is not None
+
+        def killed(site: Site, step: dict[str, Any]) -> int:
+            print(json.dumps([str(site.config_file), step]), file=victims.stdin, flush=True)
+            return int(victims.stdout.readline())  # type: ignore[union-attr]
+
+        yield killed
+        victims.stdin.close()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from tidegate.archive.entries import Origin
 from tidegate.archive.naming import fingerprint
-from tidegate.archive.shard import Origin, Packed, ShardWriter
+from tidegate.archive.writing import Packed, ShardWriter
 
 MOMENT = datetime(2024, 11, 25, 8, 30, tzinfo=UTC)
 
@@ -19,6 +21,7 @@ class Memory:
 
     data: bytes
     where: str = "memory"
+    piece: int = 4 << 20
     reads: list[int] = field(default_factory=list)
 
     @property
@@ -48,5 +51,7 @@ def shard(files: Mapping[str, bytes], *, streamed: Iterable[str] = (), max_bytes
             writer.add_stream(origin(uid), [content[at : at + 1000] for at in range(0, len(content), 1000)])
         else:
             writer.add(origin(uid), Packed.of(files[uid], 3))
-    writer.finish()
-    return Memory(file.getvalue())
+    written = writer.finish()
+    data = file.getvalue()
+    assert (written.sha256, written.bytes) == (hashlib.sha256(data).hexdigest(), len(data))
+    return Memory(data)

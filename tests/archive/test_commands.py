@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import tidegate as tidegate_package
 from tests.archive.conftest import LONG_AGO, START, Site
 from tidegate.archive.records import manifests
 from tidegate.cli.root import tidegate
@@ -81,6 +82,10 @@ def test_the_lag_in_the_table_wins(site: Site, run: Run) -> None:
     assert _json(run("run", "--json"))["files"] == 0
     site.server.execute("UPDATE des_archive_config SET lag_days = 10")
     assert _json(run("run", "--json"))["files"] == 3
+    site.server.execute("UPDATE des_archive_config SET lag_days = -2")
+    refused = run("run")
+    assert refused.exit_code == 2
+    assert "files that are still to come" in refused.stderr
 
 
 def test_a_window_is_told_as_lines_and_as_json(site: Site, run: Run) -> None:
@@ -90,6 +95,15 @@ def test_a_window_is_told_as_lines_and_as_json(site: Site, run: Run) -> None:
     assert "archived until" in told.output
     site.add(2, at=datetime.now(UTC) - timedelta(days=7, seconds=2), prefix="more")
     assert _json(run("run", "--json"))["status"] == "success"
+
+
+def test_a_program_archives_with_one_call(site: Site) -> None:
+    site.configure(packer={"n_bits": 3})
+    site.add(12)
+    result = tidegate_package.Archive(site.config_file).run_cycle(workers=2, worker_id=1)
+    assert (result.files, result.moved) == (12, True)
+    site.demand_complete()
+    assert tidegate_package.Archive(site.config).run_cycle(late=True).files == 0
 
 
 # --- Moving the mark ----------------------------------------------------------------------------------
@@ -199,6 +213,14 @@ def test_extract_takes_uids_and_stays_in_its_folder(site: Site, run: Run, tmp_pa
     (inside / "plain").write_bytes(b"mine")
     assert run("extract", "plain", "--to", str(inside)).exit_code == 1
     assert (inside / "plain").read_bytes() == b"mine"
+    (inside / "plain").unlink()
+    for outside in (tmp_path / "victim", tmp_path / "nothing"):  # links that lead out, one of them to nowhere
+        (inside / "plain").symlink_to(outside)
+        (tmp_path / "victim").write_bytes(b"not mine")
+        assert run("extract", "plain", "--to", str(inside)).exit_code == 1
+        assert (tmp_path / "victim").read_bytes() == b"not mine"
+        assert not (tmp_path / "nothing").exists()
+        (inside / "plain").unlink()
 
 
 def test_a_flipped_bit_in_any_region_is_found_by_both(site: Site, run: Run, tmp_path: Path) -> None:
@@ -267,12 +289,13 @@ def test_where_uids_repeat_the_row_that_was_skipped_is_not_marked(site: Site, ru
     assert site.server.execute("SELECT file_location FROM files WHERE NOT archived") == [(str(other),)]
 
 
-def test_both_ways_are_really_run(site: Site, run: Run) -> None:
-    found = _json(run("compare", "--records", "300", "--json"))
-    assert found["per_record"]["updates"] == 300
+def test_all_ways_are_really_run(site: Site, run: Run) -> None:
+    found = _json(run("compare", "--records", "300", "--commit-every", "100", "--json"))
     assert found["watermark"]["updates"] == 1
-    assert found["watermark"]["files"] == found["per_record"]["files"] == 300
-    assert found["times_less_wal"] > 2
+    assert found["watermark"]["files"] == 300
+    for way in ("per_record", "per_batch"):
+        assert found[way]["updates"] == found[way]["files"] == 300
+        assert found[way]["times_less_wal"] > 2
     assert site.server.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'tidegate_compare%%'") == []
     assert site.server.execute("SELECT to_regclass('des_archive_config')") == [(None,)]
 

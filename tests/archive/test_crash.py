@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from subprocess import PIPE
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from tests.archive.conftest import Site
-from tidegate.archive.cycle import Share
+from tests.archive.conftest import Kill, Site
+from tidegate.archive.contract import Share
+from tidegate.archive.results import CycleResult
 
 STEPS: dict[str, dict[str, Any]] = {
     "after taking the lease": {"tool": "store", "method": "acquire", "moment": "after"},
@@ -22,11 +19,11 @@ STEPS: dict[str, dict[str, Any]] = {
     "after freezing the ceiling": {"tool": "table", "method": "freeze", "moment": "after"},
     "before the window is persisted": {"tool": "store", "method": "write"},
     "after the window is persisted": {"tool": "store", "method": "write", "moment": "after"},
-    "while it is listed": {"tool": "place", "method": "put", "moment": "after"},
-    "after it is listed": {"tool": "place", "method": "put", "nth": 2, "moment": "after"},
-    "before the first shard has a name": {"tool": "place", "method": "publish"},
-    "after the first shard has a name": {"tool": "place", "method": "publish", "moment": "after"},
-    "between two shards": {"tool": "place", "method": "publish", "nth": 2, "moment": "after"},
+    "while it is listed": {"tool": "place", "method": "publish", "moment": "after"},
+    "after it is listed": {"tool": "place", "method": "put", "moment": "after"},
+    "before the first shard has a name": {"tool": "place", "method": "publish", "nth": 2},
+    "after the first shard has a name": {"tool": "place", "method": "publish", "nth": 2, "moment": "after"},
+    "between two shards": {"tool": "place", "method": "publish", "nth": 3, "moment": "after"},
     "before a part's receipt": {"tool": "place", "method": "put_new", "nth": 2},
     "after a part's receipt": {"tool": "place", "method": "put_new", "nth": 2, "moment": "after"},
     "before the manifest": {"tool": "place", "method": "put_new", "nth": 4},
@@ -40,26 +37,6 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-Kill = Callable[[Site, dict[str, Any]], int]
-
-
-@pytest.fixture(scope="module")
-def kill() -> Iterator[Kill]:
-    """The exit code of a cycle with a fault; minus nine when it was killed."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.archive.victim"]
-    with subprocess.Popen(command, cwd=root, stdin=PIPE, stdout=PIPE, text=True) as victims:
-        assert victims.stdin is not None
-        assert victims.stdout is not None
-
-        def killed(site: Site, step: dict[str, Any]) -> int:
-            print(json.dumps([str(site.config_file), step]), file=victims.stdin, flush=True)
-            return int(victims.stdout.readline())  # type: ignore[union-attr]
-
-        yield killed
-        victims.stdin.close()
-
-
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
 def test_a_cycle_killed_at_any_step_is_made_whole_by_the_next(
     site: Site, kill: Kill, step: dict[str, Any]
@@ -70,9 +47,9 @@ def test_a_cycle_killed_at_any_step_is_made_whole_by_the_next(
     site.cycle()
 
     site.demand_complete()
-    assert site.updates("files") == 0
     windows = len({event["run_id"] for event in _events(site, "loaded")})
     assert site.updates("des_archive_config", windows) == windows
+    assert site.updates("files") == 0
 
 
 def _events(site: Site, kind: str) -> list[dict[str, Any]]:
@@ -91,3 +68,30 @@ def test_the_share_of_a_worker_that_died_is_taken_over(site: Site, kill: Kill) -
 
     site.demand_complete()
     assert any("taking over share 1 of 2" in note for note in site.watching.notes)
+
+
+BESIDE = (
+    "while it is listed",
+    "between two shards",
+    "before a part's receipt",
+    "after the manifest",
+    "between packing and the mark",
+    "between the mark and its record",
+)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_worker_killed_while_another_works_at_the_same_window(site: Site, kill: Kill, name: str) -> None:
+    site.configure(packer={"n_bits": 2})
+    site.add(60)
+    other: list[CycleResult] = []
+    with ThreadPoolExecutor(1) as beside:
+        working = beside.submit(lambda: other.append(site.cycle(Share(0, 2))))
+        code = kill(site, {**STEPS[name], "share": [1, 2]})
+        working.result()
+
+    assert code in (0, -signal.SIGKILL)  # the other may have been there first
+    site.cycle(Share(1, 2))
+    site.demand_complete()
+    windows = len({event["run_id"] for event in _events(site, "loaded")})
+    assert site.updates("des_archive_config", windows) == windows

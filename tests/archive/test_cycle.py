@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.archive.conftest import LONG_AGO, START, Site
-from tidegate.archive.cycle import Share, Tools
+from tidegate.archive import files
+from tidegate.archive.contract import Share, Tools
 from tidegate.archive.index import index_files
-from tidegate.archive.records import manifests
+from tidegate.archive.packing import Packing
+from tidegate.archive.records import PartReceipt, manifests
 from tidegate.archive.shard import Shard
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import ArchiveError, ConfigError, LeaseHeld
@@ -109,6 +112,23 @@ def test_a_shard_that_is_gone_holds_nothing_any_more(site: Site) -> None:
     assert site.cycle().files == 6
 
 
+def test_a_file_that_was_archived_and_then_removed_does_not_stop_a_replay(site: Site) -> None:
+    uids = site.add(20)
+    site.cycle()
+    for uid in uids[::3]:
+        site.path(uid).unlink()
+    site.insert([("never-archived", LONG_AGO, str(site.folder / "nowhere"))])
+    site.move_mark(START)
+    with pytest.raises(ArchiveError, match="`never-archived` cannot be archived: missing"):
+        site.cycle()
+    site.server.execute("DELETE FROM files WHERE uid = 'never-archived'")
+
+    result = site.cycle()
+
+    assert (result.files, result.already, result.problems) == (0, 20, ())
+    site.demand_archived()
+
+
 def test_a_missing_file_stops_the_window_before_the_mark_and_is_listed(site: Site) -> None:
     uids = site.add(40)
     saved = {uid: site.path(uid).read_bytes() for uid in (uids[3], uids[30])}
@@ -157,6 +177,18 @@ def test_what_a_policy_skips_is_named_and_left_out(site: Site) -> None:
     site.demand_complete()
 
 
+def test_rows_that_were_created_at_no_time_are_told_of_and_stop_nothing(site: Site) -> None:
+    site.configure(watermark={"default_archived_until": None})
+    site.server.execute("ALTER TABLE files ALTER created_at DROP NOT NULL")
+    for number, moment in enumerate((None, "-infinity", "infinity")):
+        insert = "INSERT INTO files (uid, created_at, file_location) VALUES (%s, %s, '/nowhere')"
+        site.server.execute(insert, [f"timeless-{number}", moment])
+    site.add(3)
+    assert site.cycle().files == 3
+    assert any("3 rows without a date" in note for note in site.watching.notes)
+    site.demand_complete()
+
+
 def test_a_row_without_a_location_is_a_problem_and_not_a_crash(site: Site) -> None:
     site.server.execute("INSERT INTO files (uid, created_at) VALUES ('nowhere', '2024-11-20')")
     with pytest.raises(ArchiveError, match="no location"):
@@ -186,6 +218,46 @@ def test_a_uid_twice_with_different_files_is_a_duplicate(site: Site) -> None:
     site.configure(packer={"on_problem": {"duplicate": "skip"}})
     assert site.cycle().skipped == 1
     site.demand_complete()
+
+
+@pytest.mark.parametrize("size", [300, 9 << 20], ids=["small", "large"])
+def test_a_file_that_changes_while_it_is_read_is_read_again_and_then_a_problem(
+    site: Site, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.insert([("restless", LONG_AGO, str(site.write("restless", site.noise.randbytes(size))))])
+    changes = iter(range(9))
+    read = files._read  # noqa: SLF001 - where a file is in the middle of being read
+
+    def restless(descriptor: int, length: int) -> bytes:
+        data = read(descriptor, length)
+        if (change := next(changes, None)) is not None:
+            os.utime(descriptor, ns=(change, change))
+        return data
+
+    monkeypatch.setattr(files, "_read", restless)
+    with pytest.raises(ArchiveError, match="changed while it was read"):
+        site.cycle()
+    assert site.mark == START
+    changes = iter(range(100, 101))
+    assert site.cycle().files == 1
+    site.demand_complete()
+
+
+def test_a_user_who_may_only_read_the_table_can_archive_it(site: Site) -> None:
+    site.add(12)
+    site.cycle()
+    site.add(5, at=LONG_AGO + timedelta(days=2), prefix="more")
+    site.server.execute("CREATE ROLE reader LOGIN PASSWORD 'reads-only' IN ROLE pg_monitor")
+    try:
+        site.server.execute("GRANT SELECT ON files TO reader")
+        site.server.execute("GRANT SELECT, UPDATE ON des_archive_config TO reader")
+        url = site.server.logged_in_as("reader", "reads-only").url
+        site.configure(database={"url": url}, watermark={"config_db_url": url})
+        site.move_mark(START)
+        assert site.cycle().files == 5
+        site.demand_complete()
+    finally:
+        site.server.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
 def test_odd_files_and_odd_names(site: Site) -> None:
@@ -310,6 +382,27 @@ def test_a_mark_that_others_moved_meanwhile_is_left_where_they_put_it(site: Site
     assert site.mark == elsewhere
     site.demand_complete()
     assert site.cycle().moved
+
+
+def test_the_listing_of_a_large_window_stays_a_few_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.archive.listing.RUN_ROWS", 25)
+    monkeypatch.setattr("tidegate.archive.listing.MOST_RUNS", 3)
+    site.configure(packer={"n_bits": 3})
+    site.add(340)
+    listed = []
+
+    def watched(tools: Tools) -> None:
+        pack = tools.packer.pack
+
+        def packing(work: Packing, parts: Sequence[str]) -> Iterator[PartReceipt | None]:
+            listed.append(work.listing)
+            return pack(work, parts)
+
+        tools.packer.pack = packing  # type: ignore[method-assign]
+
+    site.cycle(change=watched)
+    assert len(listed[0].files) < 340 / 25 / 2
+    site.demand_complete()
 
 
 def test_the_index_stays_a_few_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests import servers
 from tests.archive.conftest import LONG_AGO, Site
+from tests.lost_answers import losing_answer, watching
 from tests.servers import S3Server
-from tidegate.archive.cycle import Share
+from tests.toxiproxy import ENOUGH_TO_LOSE, Toxiproxy
+from tidegate.archive.contract import Share
 from tidegate.archive.extracting import content_of
+from tidegate.archive.files import Files
 from tidegate.archive.records import manifests
 from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.archive.shard import Shard
-from tidegate.core.errors import ArchiveError
+from tidegate.core.errors import ArchiveError, TidegateError
 from tidegate.s3 import S3Place
+from tidegate.staging import s3_upload
 
 
 @pytest.fixture
@@ -98,6 +105,90 @@ def test_two_workers_share_a_window_in_s3(in_s3: Site) -> None:
     for worker in workers:
         worker.join()
     in_s3.demand_complete()
+
+
+def _everything(place: S3ArchivePlace, files: Files, bucket: str) -> list[object]:
+    """Every kind of request that the archiver makes; returns what was seen."""
+    noise = random.Random(3)
+    large = noise.randbytes(6 << 20)
+    with place.scratch() as file:
+        file.write(large)
+        place.publish("v1/large", file)
+    place.put_new("a/new", b"first")
+    place.put_new("a/new", b"second")
+    place.put("a/replaced", b"one")
+    place.put("a/replaced", b"two")
+    source = place.open("v1/large")
+    assert source is not None
+    with files.open(f"s3://{bucket}/archive/a/replaced".encode()) as object_:
+        whole = object_.whole()
+    seen = [
+        source.read(0, 100) == large[:100],
+        source.size,
+        place.get("a/new"),
+        whole,
+        place.get("nowhere"),
+        place.open("nowhere"),
+        [(listed.key, listed.bytes) for listed in place.list("a")],
+    ]
+    place.delete(["a/new", "a/replaced", "v1/large"])
+    return [*seen, list(place.list(""))]
+
+
+def test_whichever_answer_is_lost_the_archive_is_what_it_would_have_been(
+    fresh_bucket: S3Server, toxiproxy: Toxiproxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.archive.s3_place.PART_BYTES", 5 << 20)
+    # So that a loss hits the request it is meant for:
+    monkeypatch.setattr(s3_upload, "_ROOM", threading.BoundedSemaphore(1))
+    with toxiproxy.before(fresh_bucket.port) as proxied:
+        access = S3Place(fresh_bucket.bucket, "archive", **_access(fresh_bucket.behind(proxied.port)))
+        place, files = S3ArchivePlace(access), Files(s3=access)
+        client = access.client()
+        with watching(client) as requests:
+            expected = _everything(place, files, fresh_bucket.bucket)
+        lost = 0
+        for number, sent in enumerate(requests.sent, 1):
+            after = ENOUGH_TO_LOSE if sent.startswith("P") else 10
+            with losing_answer(proxied, client, number, after=after) as losing:
+                assert _everything(place, files, fresh_bucket.bucket) == expected, losing.broken
+            lost += len(losing.broken)
+        assert lost == len(requests.sent) > 12
+    assert fresh_bucket.keys() == []
+
+
+def test_a_window_survives_a_line_that_breaks_again_and_again(
+    in_s3: Site, fresh_bucket: S3Server, toxiproxy: Toxiproxy
+) -> None:
+    in_s3.add(30)
+    with toxiproxy.before(fresh_bucket.port) as proxied:
+        in_s3.configure(packer={"s3": _access(fresh_bucket.behind(proxied.port))})
+        client = S3Place(
+            fresh_bucket.bucket, "archive", **_access(fresh_bucket.behind(proxied.port))
+        ).client()
+        for number in (3, 16, 33):
+            with suppress(TidegateError), losing_answer(proxied, client, number, times=2):
+                in_s3.cycle()
+            in_s3.add(2, prefix=f"after-{number}", at=LONG_AGO + timedelta(days=number))
+            in_s3.move_mark(LONG_AGO - timedelta(days=1))
+        in_s3.cycle()
+        in_s3.cycle(late=True)
+        in_s3.demand_archived()
+
+
+def test_a_listing_that_may_not_be_deleted_is_not_believed_to_be_gone(
+    fresh_bucket: S3Server, in_s3: Site
+) -> None:
+    """Whoever mends a row would otherwise be told of the old one for ever."""
+    uids = in_s3.add(3)
+    in_s3.path(uids[1]).unlink()
+    user = servers.s3_user(fresh_bucket)
+    policy = servers.policy(user, "s3:GetObject", "s3:PutObject", "s3:ListBucket")
+    fresh_bucket.client().put_bucket_policy(Bucket=fresh_bucket.bucket, Policy=policy)
+    in_s3.configure(packer={"s3": _access(user)})
+    with pytest.raises(ArchiveError, match="could not be deleted: AccessDenied") as raised:
+        in_s3.cycle()
+    assert "s3:DeleteObject" in str(raised.value.hint)
 
 
 def test_a_large_shard_goes_up_in_parts(in_s3: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.archive.shards import MOMENT, Memory, origin, shard
 from tidegate.archive.naming import INDEX_MEMBER, file_name, fingerprint, member_name
-from tidegate.archive.shard import Packed, Shard, ShardWriter
+from tidegate.archive.shard import Shard
+from tidegate.archive.writing import Packed, ShardWriter
 from tidegate.core.errors import DamagedShard
 
 NOISE = random.Random(5)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.archive.conftest import Site
-from tidegate.archive.cycle import Tools
+from tidegate.archive.contract import Tools
 from tidegate.core.errors import ArchiveError
 from tidegate.testing.faults import Fault, Faulty, Moment
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.archive.config import read_config
-from tidegate.archive.cycle import Cycle, Share
+from tidegate.archive.contract import Share
+from tidegate.archive.cycle import Cycle
 from tidegate.archive.library import Unwatched, open_tools
 from tidegate.testing.faults import Fault, Faulty, Moment
 
@@ -27,7 +28,7 @@ def cycle(config: str, plan: dict[str, Any]) -> None:
     fault = Fault(plan["method"], plan.get("nth", 1), moment, plan.get("event"))
     with open_tools(read_config(Path(config)), command="a victim") as tools:
         setattr(tools, plan["tool"], Faulty(getattr(tools, plan["tool"]), fault))
-        Cycle(tools, Unwatched(), Share(*plan.get("share", (0, 1)))).run()
+        Cycle(tools, Unwatched(), Share(*plan.get("share", (0, 1))), plan.get("late", False)).run()
 
 
 def exit_code(config: str, plan: dict[str, Any]) -> int:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from tidegate.cli.root import tidegate
 from tidegate.config.scaffold import write_project
 from tidegate.core import transitions
+from tidegate.core.lossy import Tally
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.watermark import RunKind, StreamId, Watermark
@@ -85,7 +86,9 @@ class Shop:
         held.commit(transitions.begin_round(_mark(held), Window(low, high), (), self.clock()))
         return run_id
 
-    def stage(self, run_id: str, window: Window, rows: int, table: str = "orders") -> Receipt:
+    def stage(
+        self, run_id: str, window: Window, rows: int, table: str = "orders", lossy: Tally = ()
+    ) -> Receipt:
         key = f"year=2025/{table}_20250801_batch_0001_{run_id}_a1.parquet"
         written = self.staging.put(key, b"x" * 100)
         segment = Segment(
@@ -99,15 +102,15 @@ class Shop:
             window=window,
             schema=SCHEMA[0],
         )
-        return Receipt(run_id, 1, "a1", window, rows, window.high, window.high, segment)
+        return Receipt(run_id, 1, "a1", window, rows, window.high, window.high, segment, lossy=lossy)
 
-    def extract(self, hours: int, *, rows: int = 10, table: str = "orders") -> str:
+    def extract(self, hours: int, *, rows: int = 10, table: str = "orders", lossy: Tally = ()) -> str:
         """A finished run whose segment is pending; the mark ends up so many hours after noon."""
         high = Position.of(NOON + timedelta(hours=hours), 100 + hours)
         with self.hold(table) as held:
             low = held.watermark.extracted.position if held.watermark else None
             run_id = self.plan(held, low, high)
-            receipt = self.stage(run_id, Window(low, high), rows, table)
+            receipt = self.stage(run_id, Window(low, high), rows, table, lossy)
             held.commit(transitions.advance(_mark(held), [receipt], self.clock()))
             held.commit(*transitions.finish(_mark(held), self.clock()))
         return run_id

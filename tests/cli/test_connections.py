@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from tests import servers
 from tests.authority import Authority
 from tests.cli.conftest import Run, Shop
 from tests.servers import Bastion, S3Server, Server
+from tidegate.cli import probes
 from tidegate.reach.tunnel import close_all
+from tidegate.testing.redshift import RedshiftLocal
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +153,31 @@ def test_a_clock_that_goes_wrong_is_noticed(connections: Connections, run: Run, 
         mariadb.execute("DROP USER late")
 
 
+def test_a_clock_by_which_leases_would_end_at_other_times_is_noticed(
+    connections: Connections, run: Run, fresh_bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections.add("state", "marks", {"type": "s3", **fresh_bucket.config})
+    clock = answers(run, "marks", exit_code=0)["clock"]
+    assert "agrees with ours" in clock["answer"]
+
+    monkeypatch.setattr(probes, "_now", lambda: datetime.now(UTC) + timedelta(seconds=90))
+    clock = answers(run, "marks", exit_code=0)["clock"]
+    assert clock["warning"]
+    assert "s behind ours" in clock["answer"]
+    assert "leases" in clock["hint"]
+
+
+def test_the_way_to_redshift_is_tried_before_its_ledger(
+    connections: Connections, run: Run, redshift: RedshiftLocal, postgres_database: Server
+) -> None:
+    behind = {"type": "redshift", "port": redshift.port, "tls": {"mode": "disable"}}
+    entry = {**postgres_database.config, **behind}
+    connections.add("targets", "dw", entry)
+    assert list(answers(run, "dw", exit_code=0)) == ["TCP", "ledger"]
+    connections.add("targets", "dw", {**entry, "port": 1})
+    assert list(answers(run, "dw", exit_code=5)) == ["TCP"]
+
+
 def test_a_tunnel_is_a_step_of_its_own(
     connections: Connections, run: Run, bastion: Bastion, postgres_database: Server, tmp_path: Path
 ) -> None:
@@ -187,9 +215,17 @@ def test_a_bucket_is_written_read_and_left_as_it_was(
 ) -> None:
     connections.add("staging", "bucket", {"type": "s3", **fresh_bucket.config})
     connections.add("state", "marks", {"type": "s3", **fresh_bucket.config, "prefix": "marks/"})
-    assert list(answers(run, "bucket", exit_code=0)) == ["write", "read", "delete"]
+    assert list(answers(run, "bucket", exit_code=0)) == ["write", "read", "delete", "list"]
     assert fresh_bucket.keys() == []
     assert answers(run, "marks", exit_code=0)["records"]["answer"] == "0 tables known"
+
+    user = servers.s3_user(fresh_bucket)
+    mine = {"Effect": "Allow", "Principal": user.access_key_id}
+    rights = {"Action": "s3:*", "Resource": f"arn:aws:s3:::{fresh_bucket.bucket}/*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [mine | rights]})
+    fresh_bucket.client().put_bucket_policy(Bucket=fresh_bucket.bucket, Policy=policy)
+    connections.add("staging", "bucket", {"type": "s3", **user.config})
+    assert "s3:ListBucket" in answers(run, "bucket", exit_code=5)["list"]["answer"]
 
     wrong = fresh_bucket.logged_in_as(fresh_bucket.access_key_id, "wrong").config
     connections.add("staging", "bucket", {"type": "s3", **wrong})

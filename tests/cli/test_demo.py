@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidegate.cli.demo.proof import compare
+from tidegate.cli.demo.story import command_in
 from tidegate.cli.root import tidegate
 
 if TYPE_CHECKING:
@@ -29,6 +31,16 @@ def test_the_demo_tells_its_story_to_the_end_and_again(tmp_path: Path, spark: Sp
     assert "chunks were safe and were not read again" in result.stdout
     assert result.stdout.count(" yes\n") == 4
     assert all(sign.isprintable() or sign == "\n" for sign in result.output)
+
+
+def test_what_the_demo_says_to_try_next_runs_as_it_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV", "uv")
+    shown = subprocess.run([command_in(tmp_path), "--version"], cwd=tmp_path, capture_output=True, check=True)
+    assert shown.stdout.startswith(b"tidegate")
+    monkeypatch.delenv("UV")
+    assert command_in(tmp_path) == "tidegate"
 
 
 def test_the_demo_writes_into_no_folder_that_is_not_its_own(tmp_path: Path) -> None:

@@ -50,3 +50,15 @@ def test_a_server_that_ignores_conditions_is_a_mistake_in_the_configuration(shop
         done = run("sync")
     assert done.exit_code == 2, done.output
     assert "ignores conditions" in done.output
+
+
+def test_connections_test_finds_a_server_that_ignores_conditions_before_any_sync(
+    shop: Shop, run: Run, fresh_bucket: S3Server
+) -> None:
+    keep_state_in(shop, fresh_bucket.config)
+    done = run("connections", "test", "-c", "default")
+    assert (done.exit_code, "the server heeds them" in done.output) == (0, True), done.output
+    with careless_server() as server:
+        keep_state_in(shop, server.config)
+        done = run("connections", "test", "-c", "default")
+    assert (done.exit_code, "ignores conditions" in done.output) == (2, True), done.output

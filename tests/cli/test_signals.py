@@ -7,6 +7,9 @@ import time
 import pytest
 
 from tidegate.cli.signals import stopping
+from tidegate.cli.watching import Watched
+from tidegate.core.watermark import StreamId
+from tidegate.observe.logs import LoggedProgress
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -44,3 +47,12 @@ def test_signals_are_given_back() -> None:
     with stopping(gently=True):
         pass
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_table_that_only_waits_stops_where_it_says_so() -> None:
+    with stopping(gently=True) as stop:
+        watched = Watched(stop, LoggedProgress())
+        watched.note(StreamId("shop", "orders"), "no task has been at work for 30 s")
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            watched.note(StreamId("shop", "orders"), "no task has been at work for 90 s")

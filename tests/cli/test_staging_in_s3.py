@@ -20,7 +20,7 @@ from tidegate.staging.s3 import S3Staging
 from tidegate.sync.staged import Selection, list_staged
 
 MANY = 8_000
-"""What is left of a run. (Tried with 100,000, which takes minutes on a busy machine.)"""
+"""What is left of a run. (Tried with 100,000 too, which takes minutes on a busy machine.)"""
 
 
 @pytest.fixture

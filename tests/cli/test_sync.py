@@ -311,6 +311,12 @@ def test_a_dry_run_of_an_interrupted_run_shows_its_frozen_window(shop: Shop, run
     assert plan["window"]["high"].endswith("/ 3")
 
 
+def test_a_dry_run_refuses_what_the_sync_would_refuse(synced: Shop, run: Run) -> None:
+    synced.pipeline(APPENDED.replace(", cdc_id_column: id", ""))
+    data = json.loads(run("sync", "--dry-run", "-t", "orders", "--json-output").stdout)
+    assert "the mark was made with cursor updated_at + id" in data["tables"]["orders"]["error"]
+
+
 def test_a_dry_run_of_loading_shows_what_is_pending(shop: Shop, run: Run) -> None:
     shop.extract(1, rows=7)
     before = tree(shop.root)

@@ -30,6 +30,7 @@ def test_get_as_json_has_the_agreed_form(shop: Shop, run: Run) -> None:
         "rows_last_run": 3,
         "at": data["extracted"]["at"],
         "status": "success",
+        "lossy": {},
     }
     assert data["loaded"] == {"rows_total": 7, "at": data["loaded"]["at"], "status": "pending"}
     assert [Path(key).suffix for key in data["pending_files"]] == [".parquet"]
@@ -78,13 +79,36 @@ def test_list_shows_tables_that_never_ran_too(shop: Shop, run: Run) -> None:
     ]
 
 
+def test_list_leaves_out_streams_beside_a_table_that_hold_nothing(shop: Shop, run: Run) -> None:
+    shop.extract(1, table="customers@ranges")
+    with shop.hold("orders@ranges"):
+        pass
+    tables = [item["table_name"] for item in json.loads(run("watermark", "list", "--json").stdout)]
+    assert tables == ["orders", "customers", "customers@ranges", "countries"]
+
+
+def test_values_that_became_null_are_told_of_the_run_and_of_all_runs(shop: Shop, run: Run) -> None:
+    shop.extract(1, lossy=(("born", 2), ("died", 1)))
+    shop.extract(2, lossy=(("born", 1),))
+    state = json.loads(run("watermark", "get", "-t", "orders", "--json").stdout)
+    assert state["extracted"]["lossy"] == {"born": 3, "died": 1}
+    assert "born 3, died 1: values that did not fit" in run("watermark", "get", "-t", "orders").stdout
+    history = run("watermark", "history", "-t", "orders").stdout
+    assert "3 values did not fit and became NULL" in history
+    assert "1 value did not fit and became NULL" in history
+
+
+def test_history_of_a_table_that_never_ran_says_so(run: Run) -> None:
+    assert run("watermark", "history", "-t", "orders").stdout == "shop/orders has never run\n"
+
+
 def test_history_tells_runs_loads_and_changes_by_hand(shop: Shop, run: Run) -> None:
     run_id = shop.extract(1)
     shop.load()
     run("watermark", "reset", "-t", "orders", "--yes", "--reason", "a fresh start")
     text = run("watermark", "history", "-t", "orders").stdout
     assert run_id in text
-    assert "10 rows in 1 files" in text
+    assert "10 rows in 1 file" in text
     assert "reset: a fresh start" in text
     kinds = [
         event["kind"] for event in json.loads(run("watermark", "history", "-t", "orders", "--json").stdout)
@@ -130,6 +154,19 @@ def test_reset_is_refused_while_a_run_holds_the_table(shop: Shop, run: Run) -> N
     assert shop.mark("orders").extracted.position is not None  # all of it, or nothing
 
 
+@pytest.mark.parametrize("flags", [(), ("--extracted-only",), ("--loaded-only",)])
+def test_reset_of_a_table_that_is_appended_to_warns_of_doubles(
+    shop: Shop, run: Run, flags: tuple[str, ...]
+) -> None:
+    shop.extract(1)
+    shop.load()
+    text = (shop.root / "config/pipelines/shop.yml").read_text()
+    shop.pipeline(text.replace("updated_at\n", "updated_at\n    write_mode: append\n", 1))
+    result = run("watermark", "reset", "-t", "orders", "--yes", *flags)
+    assert result.exit_code == 0
+    assert "empty the table in the warehouse first, or rows double" in result.stderr
+
+
 @pytest.mark.parametrize("flag", ["--extracted-only", "--mysql-only"])
 def test_reset_extracted_only_keeps_what_is_pending(shop: Shop, run: Run, flag: str) -> None:
     shop.extract(1)
@@ -148,8 +185,8 @@ def test_reset_loaded_only_loads_again_what_still_lies_in_staging(shop: Shop, ru
     shop.staging.delete([first.key])
     result = run("watermark", "reset", "-t", "orders", flag, "--yes")
     assert result.exit_code == 0
-    assert "1 files with 5 rows will be loaded again" in result.stdout
-    assert "1 loaded files with 7 rows are gone from staging" in result.stderr
+    assert "1 file with 5 rows will be loaded again" in result.stdout
+    assert "1 loaded file with 7 rows is gone from staging" in result.stderr
     mark = shop.mark()
     assert mark.pending == (second,)
     assert mark.generation > 1
@@ -166,6 +203,17 @@ def test_reset_loaded_only_forgets_what_came_before_a_reset(shop: Shop, run: Run
     shop.load()
     run("watermark", "reset", "-t", "orders", "--loaded-only", "--yes")
     assert shop.mark().pending == (last,)
+
+
+def test_rollback_to_the_time_after_a_reset_finds_the_beginning(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    shop.load()
+    run("watermark", "reset", "-t", "orders", "--extracted-only", "--yes")
+    afterwards = datetime.now(UTC).isoformat()
+    run("watermark", "set", "-t", "orders", "--timestamp", "2025-08-01 14:00", "--reason", "ahead")
+    result = run("watermark", "rollback", "-t", "orders", "--to", afterwards, "--reason", "back")
+    assert result.exit_code == 0, result.stderr
+    assert shop.mark().extracted.position is None
 
 
 def test_rollback_puts_the_mark_back_to_a_run(shop: Shop, run: Run) -> None:

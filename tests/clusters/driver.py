@@ -53,14 +53,14 @@ def driver() -> Iterator[Driver]:
 def _sync(folder: Path, request: Request, alter: Alter) -> tuple[SyncResult, list[str]]:
     notes, parts = Notes(), own_parts(folder)
     alter(parts)
-    return sync_place(folder, request, _session(folder), notes, parts), notes.texts
+    return sync_place(folder, request, session_of(folder), notes, parts), notes.texts
 
 
 def _ask(question: Callable[[LazySession], Any], folder: Path) -> Any:
-    return question(_session(folder))
+    return question(session_of(folder))
 
 
-def _session(folder: Path) -> LazySession:
+def session_of(folder: Path) -> LazySession:
     """The session of this process for the Spark that a project names."""
     session = open_session(Project.load(folder))
     return _SESSIONS.setdefault(session.settings.remote or session.settings.master, session)

@@ -6,6 +6,7 @@ processes that have a Spark of their own.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -187,10 +188,26 @@ def test_four_processes_that_fight_for_six_tables_bring_every_row_once(place: Pl
 
 
 def _stand_still(place: Place, process: subprocess.Popen[str]) -> None:
-    """Stop a process until its lease has run out."""
+    """Stop a process until its lease has run out, but not amid a write, whose lock it would keep."""
     os.kill(process.pid, signal.SIGSTOP)
     _until(lambda: _stopped(process), "the process to stand still")
+    while _writing(place):
+        os.kill(process.pid, signal.SIGCONT)
+        time.sleep(0.01)
+        os.kill(process.pid, signal.SIGSTOP)
+        _until(lambda: _stopped(process), "the process to stand still")
     _until(lambda: (lease := _lease(place)) is not None and lease.expired(datetime.now(UTC)), "its lease")
+
+
+def _writing(place: Place) -> bool:
+    """Whether somebody has locked a record of the local store."""
+    for lock in (place.folder / "state" / "locks").iterdir():
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
 
 
 def _stopped(process: subprocess.Popen[str]) -> bool:
@@ -225,7 +242,7 @@ def _chunks_done(place: Place) -> int:
     with closing(place.parts().store) as store:
         mark = store.read(ORDERS).watermark
     run = mark.open_run if mark else None
-    return run.round.done if run is not None and run.round is not None else 0
+    return run.chunks_done + run.round.done if run is not None and run.round is not None else 0
 
 
 def test_a_holder_that_stood_still_before_its_load_loads_nothing_twice(place: Place) -> None:

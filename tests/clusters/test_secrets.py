@@ -20,10 +20,16 @@ from tests.spark_servers import SparkServer, watched
 from tests.system.conftest import DistantPlace
 from tests.system.shop import HYBRID, Shop, Warehouse
 from tidegate.core.errors import LoginRefused
+from tidegate.spark.session import LazySession
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request
 
 WRONG = "not-the-pass-word-7f3a"
+CONFIGURED, IN_ADDRESS = "configured-for-spark-91c2", "part-of-an-address-5d7e"
+CONFIGURED_FOR_SPARK = {
+    "spark.hadoop.fs.tidegate.secret.key": CONFIGURED,
+    "spark.tidegate.place": f"postgresql://app:{IN_ADDRESS}@db.internal/shop",
+}
 NEWEST = 6
 
 
@@ -31,7 +37,7 @@ NEWEST = 6
 def spark_local(tmp_path_factory: pytest.TempPathFactory) -> SparkServer:
     """Spark in the process that syncs, with event log and web pages."""
     folder = tmp_path_factory.mktemp("local")
-    conf = {**watched(folder), "spark.local.dir": str(folder / "scratch")}
+    conf = {**watched(folder), "spark.local.dir": str(folder / "scratch"), **CONFIGURED_FOR_SPARK}
     spark = {"master": "local[2]", "conf": conf}
     return SparkServer(folder, spark, (f"http://{HOST}:{conf['spark.ui.port']}",), ())
 
@@ -92,11 +98,23 @@ def test_passwords_show_nowhere_though_tasks_have_them(place: DistantPlace, serv
     assert _in_files(server.folder, "MapInArrow")
     assert _on_pages(server.pages, "MapInArrow")
     assert _in_processes("org.apache.spark")
-    for secret in (WRONG, place.shop.server.password):
+    for secret in (WRONG, CONFIGURED, place.shop.server.password):
         assert secret not in str(error)
         assert _in_files(server.folder, secret) == []
         assert _on_pages(server.pages, secret) == []
         assert _in_processes(secret) == []
+
+
+@pytest.mark.parametrize("spark_kind", ["local"], indirect=True)
+@pytest.mark.parametrize("place", ["mariadb"], indirect=True)
+def test_spark_gets_the_secrets_of_its_own_configuration(place: DistantPlace) -> None:
+    assert place.driver.ask(_configured, place.folder) == CONFIGURED_FOR_SPARK
+    assert _in_processes("spark.sql.shuffle.partitions")
+    assert _in_processes(IN_ADDRESS) == []
+
+
+def _configured(session: LazySession) -> dict[str, str | None]:
+    return {key: session.get().conf.get(key) for key in CONFIGURED_FOR_SPARK}
 
 
 def _in_files(folder: Path, text: str) -> list[Path]:

@@ -22,7 +22,7 @@ from tests import spark_servers
 from tests.crash.test_crash_matrix import WORKER
 from tests.crash.victim import strike
 from tests.spark_servers import SparkServer
-from tests.system import test_hostile, test_late_commits, test_resume, test_routes
+from tests.system import test_hostile, test_late_commits, test_resume, test_routes, test_waiting
 from tests.system.conftest import Build, DistantPlace, Place
 from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY
 from tidegate.core.watermark import Run
@@ -155,7 +155,7 @@ def _warm_up(session: Any) -> int:
 def _chunks_done(place: Place) -> int:
     stored = place.parts().store.streams().streams
     runs: Iterator[Run | None] = (s.watermark.open_run for s in stored if s.watermark is not None)
-    return sum(run.round.done for run in runs if run is not None and run.round is not None)
+    return sum(run.chunks_done + run.round.done for run in runs if run is not None and run.round is not None)
 
 
 def _executors(server: SparkServer) -> list[int]:
@@ -174,3 +174,11 @@ def _executors(server: SparkServer) -> list[int]:
 
 def _staged(place: Place) -> list[str]:
     return [item.key for item in place.parts().staging.list() if run_of(item.key) is not None]
+
+
+@pytest.mark.parametrize("spark_kind", ["connect"], indirect=True)
+def test_a_sync_that_waits_for_an_executor_ends_by_its_timeout(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    assert isinstance(place, DistantPlace)
+    busy = partial(test_waiting.occupy, folder=place.folder / "busy")
+    test_waiting.ended_by_its_timeout(place, lambda: place.driver.ask(busy, place.folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.config.conftest import CONNECTIONS, Folder
-from tidegate.config.models import MySQLSource, RedshiftTarget, S3Staging, S3State
+from tidegate.config.connection_models import MySQLSource, RedshiftTarget, S3Staging, S3State
 from tidegate.config.settings import Compression, Layout
 from tidegate.core.quality import Rules
 from tidegate.core.strategies import Cursor, Strategy

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.config.conftest import CONNECTIONS, PIPELINE, Folder
-from tidegate.config.connections import Section
-from tidegate.config.models import (
+from tidegate.config.connection_models import (
     DeltaTarget,
     DuckDBTarget,
     LocalStaging,
@@ -21,6 +21,7 @@ from tidegate.config.models import (
     SQLiteSource,
     SqlState,
 )
+from tidegate.config.connections import Section
 from tidegate.config.project import Project
 from tidegate.core.errors import ConfigError, UsageError
 
@@ -263,26 +264,56 @@ def test_validate_reports_the_problems_of_all_files_at_once(folder: Folder) -> N
     ]
 
 
-def test_what_is_not_available_yet_is_refused_when_it_is_used_and_not_before(folder: Folder) -> None:
+def test_redshift_needs_staging_that_it_can_read(folder: Folder) -> None:
     folder.connections(EVERYTHING)
     folder.pipeline(
         """
-        pipeline: {name: crm, source: crm, target: redshift, staging: s3_qa, state: bucket}
+        pipeline: {name: shop, source: crm, target: redshift, staging: files, state: default}
         tables: {people: {cdc_id_column: id}}
         """
     )
-    project = folder.load(ENVIRON)
-    project.validate()
-    pipeline = project.pipeline("crm")
-    with pytest.raises(ConfigError, match="targets of type `redshift` are not available yet"):
-        _ = pipeline.target
+    with pytest.raises(ConfigError) as caught:
+        folder.load(ENVIRON).validate()
+    assert "pipeline.staging: Redshift loads from S3" in str(caught.value)
+    assert "type s3" in str(caught.value)
 
 
-def test_pipelines_of_another_kind_are_not_available_yet(folder: Folder) -> None:
-    folder.pipeline(
-        "pipeline: {name: d, kind: delta, source: shop, target: warehouse}\ntables: {a: {}}", "d.yml"
+@pytest.mark.parametrize("options", ["redshift: {dist_key: id}", "delta: {partition_by: id}"])
+def test_how_another_kind_of_target_lays_out_a_table_is_refused(folder: Folder, options: str) -> None:
+    folder.table(f"cdc_id_column: id\n{options}")
+    kind = options.partition(":")[0]
+    assert f"{kind}: it is for targets of type {kind}, and `warehouse` is of type duckdb" in folder.error()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("redshift: {dist_style: key}", "`dist_style: key` needs a `dist_key`"),
+        ("redshift: {dist_style: all, dist_key: id}", "goes with `dist_style: key` only"),
+        ("redshift: {dist_style: rund}", "dist_style"),
+    ],
+)
+def test_how_a_table_is_laid_out_has_to_make_sense(folder: Folder, options: str, said: str) -> None:
+    folder.table(f"cdc_id_column: id\n{options}")
+    assert said in folder.error()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("iam_role: copy", "expected a role such as arn:aws:iam::123456789012:role/copy"),
+        ("tls: {mode: verify-full, ca: ca.pem}", "the driver brings Amazon's authorities with it"),
+        ("tls: {mode: verify-full}\n    ssh_tunnel: {host: bastion}", "use mode verify-ca"),
+    ],
+)
+def test_what_redshifts_driver_cannot_do_is_said(folder: Folder, more: str, said: str) -> None:
+    folder.connections(
+        "connections:\n  targets:\n   dw:\n    type: redshift\n    host: x\n    database: dw\n    "
+        + more
+        + "\n"
     )
-    assert folder.error("d").endswith("pipelines of kind `delta` are not available yet")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        folder.load().validate()
 
 
 def test_the_primary_of_a_replica_is_named_by_the_source_or_by_the_pipeline(folder: Folder) -> None:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from tests.config.conftest import CONNECTIONS, PIPELINE
 from tidegate.config.binding import keys_of
-from tidegate.config.models import (
-    ConnectionsFile,
-    MySQLSource,
+from tidegate.config.connection_models import ConnectionsFile, MySQLSource, S3Config
+from tidegate.config.pipeline_models import (
     PipelineFile,
     PipelineOptions,
     PipelineProcessing,
-    S3Config,
     TableCeiling,
     TableOptions,
 )

@@ -8,30 +8,34 @@ from pathlib import Path
 import pytest
 
 from tests.config.conftest import Folder
-from tidegate.config import models
+from tidegate.config import alerts, connection_models, delta_models, jobs, pipeline_models
 from tidegate.config.binding import keys_of
+from tidegate.config.kinds import Model
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/configuration.md").read_text(encoding="utf-8")
 PAGE_OF_RULES = Path(__file__).parents[2] / "docs/how-to/data-quality.md"
-MODELS = [
+MODULES = (connection_models, pipeline_models, alerts, delta_models, jobs)
+MODELS = {
     model
-    for model in vars(models).values()
-    if isinstance(model, type) and issubclass(model, models.Model) and model is not models.Model
-]
+    for module in MODULES
+    for model in vars(module).values()
+    if isinstance(model, type) and issubclass(model, Model) and model is not Model
+}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.__name__))
-def test_every_key_is_explained(model: type[models.Model]) -> None:
+@pytest.mark.parametrize("model", sorted(MODELS, key=str), ids=lambda model: str(model.__name__))
+def test_every_key_is_explained(model: type[Model]) -> None:
     marked = re.findall(r"`[^`\n]*`|^#+ .*$", PAGE, re.MULTILINE)
     assert set(keys_of(model)) <= set(re.findall(r"\w+", " ".join(marked)))
 
 
 def test_its_examples_are_a_valid_project(folder: Folder) -> None:
-    connections, pipeline = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    folder.connections(connections).pipeline(pipeline)
+    connections, pipeline, delta = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    folder.connections(connections).pipeline(pipeline).pipeline(delta, "gold.yml")
     project = folder.load(dict.fromkeys(re.findall(r"\$\{(\w+)\}", connections), "x"))
     project.validate()
     assert project.pipeline("shop").source.type == "mysql"
+    assert project.delta_pipeline("gold").upstreams[0].keys == ("id",)
 
 
 def test_its_links_lead_somewhere() -> None:

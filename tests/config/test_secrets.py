@@ -12,7 +12,7 @@ import pytest
 
 from tests import aws
 from tests.config.conftest import Folder
-from tidegate.config.models import PostgreSQLSource
+from tidegate.config.connection_models import PostgreSQLSource
 from tidegate.core import secrecy
 from tidegate.core.errors import ConfigError
 

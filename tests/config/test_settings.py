@@ -6,6 +6,7 @@ import pytest
 
 from tests.config.conftest import Folder
 from tidegate.config.settings import Compression, Layout, Processing, Retries, TableOrder, TableSettings
+from tidegate.core.lossy import LossyPolicy, OnLossy
 from tidegate.core.quality import Rules
 from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
 
@@ -40,7 +41,8 @@ def test_the_strategy_follows_from_the_columns_unless_it_is_named(
 
 def test_with_nothing_said_the_built_in_defaults_apply(folder: Folder) -> None:
     found = settings(folder, "cdc_id_column: id")
-    assert found == TableSettings("orders", "orders", Strategy.ID_ONLY, Cursor(id="id"))
+    lossy = LossyPolicy("sqlite", "duckdb")
+    assert found == TableSettings("orders", "orders", Strategy.ID_ONLY, Cursor(id="id"), lossy=lossy)
     assert (found.batch_size, found.parallelism, found.compression) == (50_000, None, Compression.SNAPPY)
     assert found.retries == Retries(3, timedelta(seconds=2))
     assert found.ceiling == CeilingSettings()
@@ -50,6 +52,7 @@ def test_the_pipeline_speaks_for_its_tables(folder: Folder) -> None:
     pipeline = """
     write_mode: append
     null_cursor: skip
+    on_lossy: "null"
     cursor_timezone: Europe/Berlin
     default_start: 2025-01-01 00:00:00
     processing: {batch_size: 10, parallelism: 2}
@@ -75,6 +78,7 @@ def test_the_pipeline_speaks_for_its_tables(folder: Folder) -> None:
         layout=Layout.HYBRID,
         prefix="shop/",
         compression=Compression.ZSTD,
+        lossy=LossyPolicy("sqlite", "duckdb", OnLossy.NULL),
     )
 
 
@@ -235,3 +239,19 @@ def test_replace_for_a_whole_pipeline_is_refused_once(folder: Folder) -> None:
         """
     )
     assert folder.error().startswith(f"{SHOP}:1:69: pipeline.write_mode: replace would keep only")
+
+
+@pytest.mark.parametrize("word", ["null", '"null"', "~"])
+def test_an_unquoted_null_is_a_policy_where_policies_are_named(folder: Folder, word: str) -> None:
+    found = settings(
+        folder, f"{{cdc_id_column: id, on_lossy: text, columns: {{on_lossy: {{born: {word}}}}}}}"
+    )
+    assert (found.lossy.of("born"), found.lossy.of("died")) == (OnLossy.NULL, OnLossy.TEXT)
+    found = settings(folder, f"{{cdc_id_column: id, on_lossy: {word}}}", "on_lossy: text")
+    assert found.lossy.of("born") is OnLossy.NULL
+
+
+@pytest.mark.parametrize("decided", ["text", "null"])
+def test_what_rows_are_found_by_is_not_decided_on(folder: Folder, decided: str) -> None:
+    folder.table(f"{{cdc_id_column: id, columns: {{on_lossy: {{id: {decided}}}}}}}")
+    assert "column `id` finds and merges rows" in folder.error()

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from tests.config.conftest import CONNECTIONS, Folder
 from tests.config.test_project import ENVIRON, EVERYTHING
-from tidegate.config.models import MySQLSource
+from tidegate.config.connection_models import MySQLSource
 from tidegate.config.problems import Problem, config_error
 from tidegate.config.showing import shown, without_secrets
 

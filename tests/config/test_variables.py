@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.config.conftest import Folder
-from tidegate.config.models import MySQLSource
+from tidegate.config.connection_models import MySQLSource
 from tidegate.config.variables import Variables, read_variables, substitute
 from tidegate.core.errors import ConfigError
 

@@ -73,6 +73,7 @@ segments = st.builds(
     schema=texts,
     overlaps=st.booleans(),
 )
+tallies = st.dictionaries(texts, counts, max_size=2).map(lambda found: tuple(found.items()))
 rounds = st.builds(Round, window=any_windows, cuts=st.lists(positions, max_size=3).map(tuple), done=counts)
 runs = st.builds(
     Run,
@@ -98,6 +99,7 @@ runs = st.builds(
     quarantined=st.lists(segments, max_size=1).map(tuple),
     rows_aside=counts,
     rows=counts,
+    lossy=tallies,
     lookback=st.booleans(),
     finished_at=st.none() | moments,
     error=st.none() | texts,
@@ -111,7 +113,7 @@ watermarks = st.builds(
     created_at=moments,
     updated_at=moments,
     cursor=st.lists(texts, max_size=3).map(tuple),
-    extracted=st.builds(Extracted, st.none() | positions, counts, counts, st.none() | moments),
+    extracted=st.builds(Extracted, st.none() | positions, counts, counts, st.none() | moments, tallies),
     loaded=st.builds(Loaded, st.none() | positions, counts, st.none() | moments),
     pending=st.lists(segments, max_size=3).map(tuple),
     run=st.none() | runs,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.generated import NOW, watermarks
-from tidegate.core import transitions
+from tidegate.core import direct, transitions
 from tidegate.core.errors import InvariantBroken
 from tidegate.core.positions import Position
 from tidegate.core.records import TIME_CURSOR, VERSION_CURSOR, closed, current, status_of
@@ -42,15 +42,15 @@ def take(act: str, mark: Watermark, reach: int, now: datetime) -> transitions.St
         case "plan":
             return planned(mark, reach)
         case "start":
-            return transitions.start(mark, run_id=f"job-{reach}", now=now)
+            return direct.start(mark, run_id=f"job-{reach}", now=now)
         case "complete":
-            return transitions.complete(mark, rows=1, now=now)
+            return direct.complete(mark, rows=1, now=now)
         case "fail":
             return transitions.fail(mark, "it failed", now)
         case "retry":
-            return transitions.retry(mark, now)
+            return direct.retry(mark, now)
         case "skip":
-            return transitions.skip(mark, reason=None, now=now)
+            return direct.skip(mark, reason=None, now=now)
         case _:
             return transitions.move(mark, mark.extracted.position, reason="a test", now=now)
 
@@ -97,7 +97,7 @@ def test_windows_that_went_well_tile_the_line(acts: list[str], reaches: list[int
 
 def test_a_window_that_does_not_begin_at_the_mark_is_refused() -> None:
     mark, _ = planned(transitions.new(STREAM, VERSION_CURSOR, NOW), 5)
-    mark, _ = transitions.complete(mark, rows=1, now=NOW)
+    mark, _ = direct.complete(mark, rows=1, now=NOW)
     with pytest.raises(InvariantBroken, match="does not begin at the mark"):
         transitions.plan(
             mark,
@@ -121,7 +121,7 @@ def test_what_is_staged_is_not_completed_by_a_word() -> None:
         schema=("s", {}),
     )
     with pytest.raises(InvariantBroken, match="stages what it reads"):
-        transitions.complete(mark, rows=1, now=NOW)
+        direct.complete(mark, rows=1, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_the_outside_sees_one_state_machine_under_two_sets_of_names(
 ) -> None:
     mark, _ = planned(transitions.new(STREAM, cursor, NOW), 5, cursor)
     seen = [mark]
-    seen.append(transitions.start(seen[-1], run_id="r", now=NOW)[0])
+    seen.append(direct.start(seen[-1], run_id="r", now=NOW)[0])
     seen.append(transitions.fail(seen[-1], "it failed", NOW)[0])
-    seen.append(transitions.retry(seen[-1], NOW)[0])
-    seen.append(transitions.complete(seen[-1], rows=3, now=NOW)[0])
+    seen.append(direct.retry(seen[-1], NOW)[0])
+    seen.append(direct.complete(seen[-1], rows=3, now=NOW)[0])
     assert [status_of(item) for item in seen] == names
     assert current(seen[2]).failed_at == NOW
     assert current(seen[3]).error_message == "it failed"  # kept until it has gone well

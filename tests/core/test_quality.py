@@ -63,6 +63,12 @@ def test_findings_add_up_in_any_order(one: Findings, other: Findings) -> None:
             ("the newest at is 2025-07-30 12:00:00 UTC, more than 1 days ago",),
         ),
         (Rules(freshness=Freshness("at", timedelta(days=1))), Findings(1, newest=NOW), ()),
+        (Rules(freshness=Freshness("at", timedelta(days=1))), Findings(), ()),
+        (
+            Rules(freshness=Freshness("at", timedelta(days=1))),
+            Findings(1),
+            ("no row has a value in at, so nobody knows how old they are",),
+        ),
     ],
 )
 def test_rules_of_all_rows_together(rules: Rules, found: Findings, said: tuple[str, ...]) -> None:
@@ -78,6 +84,8 @@ def test_rules_of_all_rows_together(rules: Rules, found: Findings, said: tuple[s
         (151, [100, 100, 100], True),
         (49, [100, 100, 100], True),
         (100, [1, 1, 1, 100, 100, 100], False),
+        (1, [0, 0, 0], True),
+        (0, [0, 0, 0], False),
     ],
 )
 def test_a_run_is_compared_with_the_mean_of_those_before(rows: int, earlier: list[int], drifts: bool) -> None:  # noqa: FBT001

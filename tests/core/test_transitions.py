@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from tests.core.generated import NOW
 from tidegate.core import transitions
 from tidegate.core.errors import InvariantBroken, UsageError
+from tidegate.core.lossy import tally
 from tidegate.core.positions import Position
 from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.watermark import (
@@ -52,7 +53,17 @@ def number(position: Position | None) -> int:
 def receipt(run: Run, chunk: Chunk, *, rows: int, schema: str = "s0") -> Receipt:
     key = f"{run.id}/{run.chunks_done + chunk.number}"
     segment = Segment(key, rows, rows, "e", "c", run.number, chunk.number, chunk.window, schema)
-    return Receipt(run.id, chunk.number, "a", chunk.window, rows, None, None, segment if rows else None)
+    return Receipt(
+        run.id,
+        chunk.number,
+        "a",
+        chunk.window,
+        rows,
+        None,
+        None,
+        segment if rows else None,
+        lossy=tally({"born": rows}),
+    )
 
 
 class Life(RuleBasedStateMachine):
@@ -80,6 +91,7 @@ class Life(RuleBasedStateMachine):
         if not by_hand and self.kind is RunKind.INCREMENTAL:
             assert number(mark.extracted.position) >= number(before.extracted.position)
             assert number(mark.loaded.position) >= number(before.loaded.position)
+        assert dict(mark.extracted.lossy).get("born", 0) == mark.extracted.rows_total, "counted like rows"
         assert mark.runs >= before.runs
         assert mark.generation >= before.generation
         assert mark.generation == before.generation or by_hand
@@ -408,3 +420,13 @@ def test_history_tells_how_a_run_was_planned() -> None:
         schema=("s0", {}),
     )
     assert Event.from_json(event.to_json()).kind == "planned"
+
+
+def test_a_snapshot_that_is_given_up_has_covered_nothing() -> None:
+    mark, _ = transitions.move(
+        transitions.new(STREAM, ("id",), NOW), Position.of(50), reason="begin here", now=NOW
+    )
+    planned, _ = transitions.plan(
+        mark, run_id="r", kind=RunKind.SNAPSHOT, window=Window(None, None), now=NOW, cursor=("id",)
+    )
+    assert transitions.restart_snapshot(planned, NOW).began == Position.of(50)

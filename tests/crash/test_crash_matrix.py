@@ -86,15 +86,22 @@ def place(request: pytest.FixtureRequest, build: Build, spark_connect: SparkServ
     return _filled(build("sqlite-duckdb"), {"spark": spark_connect.spark, **kept})
 
 
+NULLED: dict[str, Any] = {"columns": {"on_lossy": {"born": "null"}}}
+"""What is no date becomes NULL and is counted."""
+NO_DATES = 42
+
+
 def _filled(place: Place, sections: dict[str, Any] | None = None) -> Place:
     place.shop.create()
     place.shop.insert(300)
+    place.shop.run("ALTER TABLE orders ADD COLUMN born DATE")
+    place.shop.run("UPDATE orders SET born = CASE id % 7 WHEN 0 THEN 'never' ELSE '2000-02-29' END")
     place.sections = sections or {}
-    place.configure({"orders": {**HYBRID, "write_mode": "append"}}, processing={"batch_size": 100})
+    place.configure({"orders": {**HYBRID, **NULLED, "write_mode": "append"}}, processing={"batch_size": 100})
     return place
 
 
-def _victim(folder: Path, fault: dict[str, Any]) -> int:
+def victim(folder: Path, fault: dict[str, Any]) -> int:
     """The exit code of the sync; minus nine when it was killed."""
     command = [sys.executable, "-m", "tests.crash.victim", str(folder), json.dumps(fault)]
     root = Path(__file__).parents[2]
@@ -106,13 +113,14 @@ def _victim(folder: Path, fault: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("fault", DRIVER.values(), ids=DRIVER.keys())
 def test_a_sync_killed_in_the_driver_is_made_whole_by_the_next(place: Place, fault: dict[str, Any]) -> None:
-    assert _victim(place.folder, fault) == -signal.SIGKILL
+    assert victim(place.folder, fault) == -signal.SIGKILL
 
-    _demand_no_dangling_segment(place)
+    demand_no_dangling_segment(place)
     place.shop.insert(5, first=1_000, at=LONG_AGO.replace(month=2))
     place.synced()
 
     place.agree()
+    _demand_counts(place)
     _demand_markers(place)
 
 
@@ -120,12 +128,13 @@ def test_a_sync_killed_in_the_driver_is_made_whole_by_the_next(place: Place, fau
 def test_a_sync_killed_with_all_of_its_spark_is_made_whole_by_the_next(
     alone: Place, fault: dict[str, Any]
 ) -> None:
-    assert _victim(alone.folder, fault) == -signal.SIGKILL
+    assert victim(alone.folder, fault) == -signal.SIGKILL
 
-    _demand_no_dangling_segment(alone)
+    demand_no_dangling_segment(alone)
     alone.synced()
 
     alone.agree()
+    _demand_counts(alone)
     _demand_markers(alone)
     assert not list(alone.parts().staging.list(RECEIPTS))
 
@@ -134,12 +143,13 @@ def test_a_sync_killed_with_all_of_its_spark_is_made_whole_by_the_next(
 def test_a_sync_whose_spark_worker_is_killed_is_made_whole_by_the_next(
     place: Place, fault: dict[str, Any]
 ) -> None:
-    assert _victim(place.folder, fault) == 1
+    assert victim(place.folder, fault) == 1
 
-    _demand_no_dangling_segment(place)
+    demand_no_dangling_segment(place)
     place.synced()
 
     place.agree()
+    _demand_counts(place)
 
 
 LOADING = ("before the rows are loaded", "between the rows and the loaded mark")
@@ -151,19 +161,25 @@ def test_a_sync_into_postgresql_killed_around_the_load_is_made_whole_by_the_next
     build: Build, spark_connect: SparkServer, table: dict[str, str], fault: dict[str, Any]
 ) -> None:
     place = _filled(build("sqlite-postgres"), {"spark": spark_connect.spark})
-    place.configure({"orders": table}, processing={"batch_size": 100})
-    assert _victim(place.folder, fault) == -signal.SIGKILL
+    place.configure({"orders": {**table, **NULLED}}, processing={"batch_size": 100})
+    assert victim(place.folder, fault) == -signal.SIGKILL
 
-    _demand_no_dangling_segment(place)
+    demand_no_dangling_segment(place)
     place.synced()
 
     place.agree()
 
 
-def _demand_no_dangling_segment(place: Place) -> None:
+def demand_no_dangling_segment(place: Place) -> None:
     for stored in place.parts().store.streams().streams:
         for segment in stored.watermark.pending if stored.watermark else ():
             assert place.parts().staging.stat(segment.key) is not None
+
+
+def _demand_counts(place: Place) -> None:
+    """Every value that became NULL is counted once, whoever read it how often."""
+    assert place.mark().extracted.lossy == (("born", NO_DATES),)
+    assert place.warehouse.execute("SELECT count(born) FROM orders") == [(300 - NO_DATES,)]
 
 
 def _demand_markers(place: Place) -> None:

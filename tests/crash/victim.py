@@ -15,7 +15,7 @@ from tests.system.syncing import own_parts, sync_place
 from tidegate.config.project import Project
 from tidegate.sync.library import open_session
 from tidegate.sync.parts import Parts
-from tidegate.sync.pipeline import Request
+from tidegate.sync.pipeline import Request, Scope
 from tidegate.sync.progress import Silence
 from tidegate.testing.faults import Fault, Faulty, Moment
 
@@ -25,7 +25,8 @@ def main(folder: str, described: str) -> int:
     parts = own_parts(Path(folder))
     strike(parts, plan)
     session = open_session(Project.load(Path(folder)))
-    result = sync_place(Path(folder), Request(), session, Silence(), parts)
+    request = Request(scope=Scope(plan.get("scope", Scope.BOTH)))
+    result = sync_place(Path(folder), request, session, Silence(), parts)
     print(*[table.error for table in result.tables.values() if table.error])
     return result.exit_code
 

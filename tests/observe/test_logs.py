@@ -58,6 +58,12 @@ def test_no_secret_is_ever_logged(log: Path) -> None:
     assert "mysql://u:" in text
 
 
+def test_no_secret_is_in_the_facts_beside_the_words_either(log: Path) -> None:
+    LoggedProgress().note(ORDERS, "mysql://u:p4ss@host/db refused hunter2")
+    [noted] = lines(log)
+    assert noted["text"] == "mysql://u:•••@host/db refused •••"
+
+
 def test_a_secret_is_hidden_whole_even_where_it_holds_another(secrets: Secrets) -> None:
     assert secrets.hidden("hunter2hunter2 and hunter2") == "••• and •••"
     assert secrets.hidden("about") == "about"  # too short to be told from a word

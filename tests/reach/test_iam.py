@@ -18,7 +18,7 @@ from tests import aws
 from tests.authority import Authority
 from tests.reach.paths import ALL, path, read_of
 from tests.servers import Server
-from tidegate.config.models import RedshiftTarget
+from tidegate.config.connection_models import RedshiftTarget
 from tidegate.core import secrecy
 from tidegate.core.errors import LoginRefused, TlsRefused
 from tidegate.reach import iam

@@ -22,7 +22,7 @@ from tests import servers
 from tests.authority import Authority
 from tests.reach.paths import ALL, path
 from tests.servers import Bastion, Server
-from tidegate.config.models import SshTunnel
+from tidegate.config.connection_models import SshTunnel
 from tidegate.core.errors import ConfigError, ConnectError, TunnelRefused
 from tidegate.reach.login import Login, Tls, login_of, tunnel_of
 from tidegate.reach.tunnel import Tunnel, close_all, for_tasks, near_end

@@ -208,6 +208,11 @@ def test_rows_from_the_future_are_mentioned() -> None:
     assert "future" in warning
 
 
+def test_a_mark_ahead_of_the_clock_is_mentioned_since_rows_may_be_written_behind_it() -> None:
+    [warning] = Scripted([[]]).freezing(after=Position.of(at(30), 7)).by_clock(FACE).warnings
+    assert "2026-06-01 12:00:30Z / 7, is ahead of the database's clock, 2026-06-01 12:00:00Z" in warning
+
+
 def test_ids_are_safe_at_once_when_nobody_is_open() -> None:
     ceiling = Numbered([[]]).freezing().by_id(())
     assert (ceiling.position, ceiling.candidates) == (Position.of(10), ())

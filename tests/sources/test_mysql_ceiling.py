@@ -291,16 +291,20 @@ def test_a_list_that_another_program_keeps_from_being_renewed_is_not_believed(
     shop: Server, opened: Opened
 ) -> None:
     add(shop)
+    found: list[Ceiling] = []
     with polling(shop, 0.01), writer(shop) as late:
         time.sleep(0.3)
         run(late, "INSERT INTO orders VALUES ()")
         add(shop)
         source = opened(shop)
-        ceiling = source.freeze(source.table("orders"), HYBRID, IMPATIENT)
-        again = source.freeze(source.table("orders"), HYBRID, IMPATIENT)
-    for found in (ceiling, again):
-        assert (found.position, found.lookback) == (None, timedelta(seconds=60))
-        assert "innodb_trx" in found.warnings[0]
+        # On a busy machine the other program may pause for long enough that the list is true for once.
+        while not any(ceiling.lookback for ceiling in found) and len(found) < 20:
+            found.append(source.freeze(source.table("orders"), HYBRID, IMPATIENT))
+    assert [ceiling.position for ceiling in found] == [None] * len(found), (
+        "the open transaction was overlooked"
+    )
+    assert found[-1].lookback == timedelta(seconds=60)
+    assert "innodb_trx" in found[-1].warnings[0]
 
 
 def test_several_who_watch_at_once_do_not_blind_each_other(shop: Server, opened: Opened) -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import SecretStr
 
-from tidegate.config.models import MySQLSource, PostgreSQLSource, SQLiteSource, Tls
+from tidegate.config.connection_models import MySQLSource, PostgreSQLSource, SQLiteSource, Tls
 from tidegate.core.errors import ConfigError
 from tidegate.reach.login import Login, login_of
 from tidegate.reach.login import Tls as LoginTls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,8 +38,11 @@ class Numbers:
     read_so_far: list[int] = field(default_factory=list)
     second_begun: threading.Event = field(default_factory=threading.Event)
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         assert batch_rows
+        assert lost is not None
         number = int(read.where)
         self.read_so_far.append(number)
         if number > 1:

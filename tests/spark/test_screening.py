@@ -21,6 +21,11 @@ COLUMNS = (
     Column("price", DataType(Kind.DECIMAL, 9, 2)),
     Column("at", DataType(Kind.TIMESTAMP)),
 )
+WORDY = (
+    *COLUMNS,
+    Column("weight", DataType(Kind.TEXT), native="numeric"),
+    Column("lasts", DataType(Kind.TEXT), native="interval"),
+)
 MORNING = datetime(2025, 8, 1, 6)  # noqa: DTZ001 - the column has no zone
 
 
@@ -69,6 +74,44 @@ def test_rows_that_break_a_rule_are_put_aside_with_the_reason(rule: Any, broken:
     assert sum(dict(screen.findings.failed).values()) == len(broken)
 
 
+@pytest.mark.parametrize(
+    ("native", "values", "rule", "broken"),
+    [
+        ("numeric", ["5", "-1", "100", "1e1", "0.000", None], {"min": "0", "max": "20"}, [1, 2]),
+        ("decimal(65,30)", ["9.5", "NaN", "-Infinity", "x"], {"max": "10"}, [1, 3]),
+        ("numeric(50,2)", ["1.00", "1.50", None], {"allowed": ("1", "2")}, [1]),
+        ("time(6)", ["100:00:00", "-838:59:59.5", "09:00:00"], {"min": "00:00", "max": "20:00:00"}, [0, 1]),
+        ("varchar(9)", ["b", "100", "a"], {"min": "20"}, [1]),
+        ("interval", ["1 day", "1 year"], {"allowed": ("1 day",)}, [1]),
+    ],
+)
+def test_what_travels_as_text_is_compared_as_what_it_is(
+    native: str, values: list[str | None], rule: dict[str, Any], broken: list[int]
+) -> None:
+    column = Column("v", DataType(Kind.TEXT), native=native)
+    screen = Screen(Rules(OnFailure.QUARANTINE, columns=(ColumnRule("v", **rule),)), (column,), "t")
+    found = screen.sort(pa.record_batch([pa.array(values, pa.string())], names=["v"]))
+    assert found.passed is not None
+    assert [row for row, fine in enumerate(found.passed.to_pylist()) if not fine] == broken
+
+
+@pytest.mark.parametrize("rule", [ColumnRule("v", min="0"), ColumnRule("v", min="-1", max="1")])
+def test_what_is_no_number_is_in_no_range(rule: ColumnRule) -> None:
+    column = Column("v", DataType(Kind.FLOAT64))
+    screen = Screen(Rules(columns=(rule,)), (column,), "t")
+    screen.sort(pa.record_batch([pa.array([float("nan"), 0.0, None])], names=["v"]))
+    assert max(dict(screen.findings.failed).values()) == 1
+
+
+def test_the_newest_may_be_outside_of_every_calendar() -> None:
+    column = Column("at", DataType(Kind.DATE))
+    for days, year in ((5_000_000, 9999), (-1_000_000, 1)):
+        screen = Screen(Rules(freshness=Freshness("at", timedelta(days=1))), (column,), "t")
+        screen.sort(pa.record_batch([pa.array([days, -1_000_001], pa.date32())], names=["at"]))
+        assert screen.findings.newest is not None
+        assert screen.findings.newest.year == year
+
+
 def test_a_row_can_have_several_reasons() -> None:
     columns = (ColumnRule("price", min="0"), ColumnRule("status", allowed=("open",)))
     found = Screen(Rules(OnFailure.QUARANTINE, columns=columns), COLUMNS, "t").sort(ROWS)
@@ -97,6 +140,8 @@ def test_missing_values_and_the_newest_are_found() -> None:
         (Rules(columns=(ColumnRule("nowhere", min="1"),)), "there is no column `nowhere`"),
         (Rules(columns=(ColumnRule("price", min="cheap"),)), "cannot be values of this column"),
         (Rules(columns=(ColumnRule("price", matches="x"),)), "is for text"),
+        (Rules(columns=(ColumnRule("weight", min="cheap"),)), "cannot be values of this column"),
+        (Rules(columns=(ColumnRule("lasts", max="2 days"),)), "`min` and `max` cannot be checked"),
         (Rules(columns=(ColumnRule("status", matches="("),)), "not a regular expression"),
         (Rules(checks=(RowCheck("c", "nowhere > 1"),)), "the check does not work"),
         (Rules(checks=(RowCheck("c", "price > 1; DROP TABLE batch"),)), "the check does not work"),
@@ -110,4 +155,4 @@ def test_missing_values_and_the_newest_are_found() -> None:
 )
 def test_rules_that_cannot_be_checked_are_refused_beforehand(rules: Rules, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem.replace("(", r"\(")):
-        demand_rules(rules, COLUMNS, "shop/orders")
+        demand_rules(rules, WORDY, "shop/orders")

@@ -1,9 +1,13 @@
-"""Where Spark is to be found, and what is said when it is not there. No JVM is started here."""
+"""Where Spark is to be found, what is said when it is not there, and how its workers come to be."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pytest
@@ -16,6 +20,9 @@ from tidegate.spark.parcel import parcel
 from tidegate.spark.remote import endpoint
 from tidegate.spark.session import LazySession, SparkSettings
 from tidegate.sync.library import spark_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -37,10 +44,45 @@ def test_a_connect_server_that_does_not_answer_is_an_error_at_once_and_shows_no_
 
 
 def test_a_standalone_master_that_does_not_answer_is_an_error_at_once(nowhere: str) -> None:
-    with pytest.raises(ConnectError, match="the standalone Spark master does not answer") as raised:
-        LazySession(SparkSettings(master=f"spark://{nowhere}")).get()
+    # In a process of its own: here another test may have a session, which would be used.
+    asking = (
+        "from tidegate.spark.session import LazySession, SparkSettings\n"
+        f"LazySession(SparkSettings(master='spark://{nowhere}')).get()"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=120
+    )
 
-    assert raised.value.where == nowhere
+    assert f"ConnectError: {nowhere}: the standalone Spark master does not answer" in asked.stderr
+
+
+def test_a_session_that_the_process_has_is_used_from_every_thread(spark: SparkSession) -> None:
+    with ThreadPoolExecutor() as threads:
+        found = threads.submit(LazySession(SparkSettings(master="local[1]")).get).result()
+
+    assert found is spark
+
+
+def test_workers_find_all_imported_outside_the_garbage_and_memory_to_use_again() -> None:
+    # In a process of its own: the session of the other tests is not one that Tidegate has started.
+    asking = (
+        "import gc, os, sys\n"
+        "import pyarrow as pa\n"
+        "from tidegate.spark.session import SparkSettings, start\n"
+        "def look(batches):\n"
+        "    imported = {'connectorx', 'tidegate.sources.readers.postgresql'} <= sys.modules.keys()\n"
+        "    reused = 'tcache_count' in os.environ['GLIBC_TUNABLES']\n"
+        "    found = [imported, gc.get_freeze_count() > 10_000, reused]\n"
+        "    yield from (pa.RecordBatch.from_pydict({'found': [str(found)]}) for _ in batches)\n"
+        "session = start(SparkSettings(master='local[1]'))\n"
+        "print(session.range(1).mapInArrow(look, 'found string').first().found)\n"
+        "session.stop()"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=120
+    )
+
+    assert asked.stdout.strip() == "[True, True, True]", asked.stderr
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,11 @@ def test_names_fit_into_a_path_in_any_script() -> None:
     assert safe_name("a/b c") == "a_b_c"
     assert safe_name("...") == "unnamed"
     assert safe_name("注文" * 100).encode() == ("注文" * 100).encode()[:99]
+
+
+def test_what_a_load_puts_beside_a_segment_belongs_to_the_segments_run() -> None:
+    segment = "shop/year=2025/orders_20250101_000000_batch_0001_20250101T000000-ab12_cd34.parquet"
+    folder, _, name = segment.rpartition("/")
+    for kind in ("manifest", "parquet"):
+        beside = f"{folder}/_loads/{name.removesuffix('.parquet')}-0f0f.{kind}"
+        assert run_of(beside) == run_of(segment) == "20250101T000000-ab12"

@@ -19,7 +19,7 @@ from tests.servers import S3Server
 from tests.staging.test_parquet import NUMBERS, numbers
 from tests.test_documents import blocks
 from tests.toxiproxy import ENOUGH_TO_LOSE, Proxied, Toxiproxy
-from tidegate.config.models import S3Staging as S3StagingConfig
+from tidegate.config.connection_models import S3Staging as S3StagingConfig
 from tidegate.config.settings import Compression
 from tidegate.core.errors import ConnectError, LoginRefused, OutcomeUnknown, StagingError
 from tidegate.s3 import S3Place

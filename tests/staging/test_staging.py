@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import S3Server
-from tidegate.config.models import S3Staging as S3StagingConfig
+from tidegate.config.connection_models import S3Staging as S3StagingConfig
 from tidegate.s3 import S3Place
 from tidegate.staging.contract import Staging
 from tidegate.staging.local import LocalStaging

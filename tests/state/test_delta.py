@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from tests.servers import S3Server
 from tidegate.core.errors import Conflict, StateError
+from tidegate.delta_log import DeltaLog, Overtaken
 from tidegate.state.delta import HISTORY, WATERMARKS, DeltaStore
-from tidegate.state.delta_log import DeltaLog, Overtaken
 from tidegate.state.opening import open_store
 from tidegate.testing.stores import NOW, STREAM, event, mark, take
 from tidegate.tracker import WatermarkTracker
@@ -108,7 +108,10 @@ def test_the_log_stays_short_to_read_however_often_it_is_written(lake: Path) -> 
 def test_a_commit_on_an_older_version_lands_nothing(lake: Path) -> None:
     with closing(DeltaStore(lake)) as store:
         store.write(mark(number=1), expected=0, lease=take(store))
-    logs = [DeltaLog(str(lake / WATERMARKS), _schema(lake), {}) for _ in range(2)]
+    logs = [
+        DeltaLog(str(lake / WATERMARKS), _schema(lake), {}, indexed=["watermark_id", "stream_key", "seq"])
+        for _ in range(2)
+    ]
     for log in logs:
         log.ensure()
         log.refresh()

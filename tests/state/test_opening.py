@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tidegate.config.models import DeltaState, LocalState, S3State, SqlState
+from tidegate.config.connection_models import DeltaState, LocalState, S3State, SqlState
 from tidegate.core.errors import ConfigError
 from tidegate.state.local import LocalStore
 from tidegate.state.opening import open_store

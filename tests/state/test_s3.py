@@ -23,7 +23,7 @@ from tests.state.careless import careless_server
 from tests.state.damaged_records import broken_bytes
 from tests.test_documents import blocks
 from tests.toxiproxy import Proxied, Toxiproxy
-from tidegate.config.models import S3State
+from tidegate.config.connection_models import S3State
 from tidegate.core.errors import (
     ConfigError,
     Conflict,

@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.servers import S3Server, Server
-from tidegate.config.models import S3State
+from tidegate.config.connection_models import S3State
 from tidegate.core.watermark import StreamId
+from tidegate.delta_log import DeltaLog
 from tidegate.s3 import S3Place
-from tidegate.state.delta import WATERMARKS, DeltaStore, record_schema, stream_key
-from tidegate.state.delta_log import DeltaLog
+from tidegate.state.delta import WATERMARKS, DeltaStore
+from tidegate.state.delta_rows import record_schema, stream_key
 from tidegate.state.local import LocalStore
 from tidegate.state.s3 import S3Store
 from tidegate.state.sql import SqlStore
@@ -78,7 +79,7 @@ class TestDelta(StoreContract):
                 "version": 1,
             }
             key = stream_key(stream)
-            log = DeltaLog(f"{quick_folder}/lake/{WATERMARKS}", record_schema(), {})
+            log = DeltaLog(f"{quick_folder}/lake/{WATERMARKS}", record_schema(), {}, indexed=[])
             log.ensure()
             log.refresh()
             log.commit(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from types import SimpleNamespace
+
 import pytest
 
+from tests.servers import Server
+from tests.sources.readers.reading import run
 from tidegate.core.strategies import WriteMode
-from tidegate.core.types import DataType, Kind, Schema
-from tidegate.sync.evolution import compare
+from tidegate.core.types import Column, DataType, Kind, Schema
+from tidegate.sources.opening import open_source
+from tidegate.sync.evolution import Evolution, compare
 from tidegate.testing.targets import schema_of
 
 RENAMED = (
@@ -59,3 +65,63 @@ def test_another_key_stops_a_merge_alone() -> None:
     assert found.words == ("the key is none now, it was v",)
     assert found.stops(WriteMode.APPEND) == ()
     assert found.stops(WriteMode.MERGE) == ("rows were merged by v and would be by none",)
+
+
+@pytest.mark.parametrize("kind", [DataType(Kind.DATE), DataType(Kind.INSTANT, 6), DECIMAL])
+def test_a_column_that_is_only_carried_otherwise_does_not_stop(kind: DataType) -> None:
+    typed_, text = (Schema((Column("v", each, native="native"),)) for each in (kind, DataType(Kind.TEXT)))
+    for before, after in ((typed_, text), (text, typed_)):
+        found = compare(before, after)
+        was, now = before.columns[0].type, after.columns[0].type
+        assert found.words == (f"column v (native) travels as {now} now, and was {was}",)
+        assert found.stops(WriteMode.MERGE) == ()
+
+
+# Each column, before and after: what holds more, what holds less, and what is of another kind.
+MYSQL_ALTERED = {
+    "more": [("MEDIUMINT", "INT"), ("DECIMAL(50,5)", "DECIMAL(65,5)"), ("ENUM('a')", "ENUM('b','a')")],
+    "less": [
+        *(("INT", "MEDIUMINT"), ("INT UNSIGNED", "MEDIUMINT UNSIGNED"), ("BIT(9)", "BIT(3)")),
+        *(("DECIMAL(65,30)", "DECIMAL(65,2)"), ("DECIMAL(9,2)", "DECIMAL(9,2) UNSIGNED")),
+        *(("TIME(6)", "TIME"), ("ENUM('a','b')", "ENUM('a')"), ("VARBINARY(99)", "VARBINARY(9)")),
+    ],
+    "other": [("VARCHAR(9)", "ENUM('a')"), ("POINT", "BLOB")],
+    "none": [("INT(5)", "INT(11)"), ("DATETIME(6)", "DATETIME(6)"), ("BINARY(4)", "VARBINARY(4)")],
+}
+POSTGRES_ALTERED = {
+    "more": [("numeric(50,5)", "numeric"), ("interval(0)", "interval"), ("varchar(5)[]", "varchar(9)[]")],
+    "less": [
+        *(("numeric(50,5)", "numeric(50,2)"), ("interval", "interval(0)"), ("timetz", "timetz(3)")),
+        *(("bit varying", "bit varying(3)"), ("numeric[]", "numeric(9,2)[]")),
+    ],
+    "other": [("interval", "text"), ("integer[]", "text[]"), ("numeric", "text"), ("text", "xml")],
+    "none": [("varchar", "text"), ("text", "name")],
+}
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgres"])
+def test_a_type_that_becomes_another_one_is_seen_also_where_both_travel_alike(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    server: Server = request.getfixturevalue(f"{kind}_database")
+    altered = MYSQL_ALTERED if kind == "mariadb" else POSTGRES_ALTERED
+    named = {f"{name}{n}": pair for name, pairs in altered.items() for n, pair in enumerate(pairs)}
+
+    found = altering(server, named)
+
+    told = {"more": found.wider, "less": found.narrower, "other": found.other}
+    for name, changes in told.items():
+        assert [change.after.name for change in changes] == [
+            column for column in named if column.startswith(name)
+        ]
+    assert len(found.stops(WriteMode.APPEND)) == len(altered["less"]) + len(altered["other"])
+
+
+def altering(server: Server, columns: dict[str, tuple[str, str]]) -> Evolution:
+    """What is told of a table whose columns are made with their first types, and get their second ones."""
+    run(server, f"CREATE TABLE x ({', '.join(f'{name} {before}' for name, (before, _) in columns.items())})")
+    with closing(open_source(SimpleNamespace(**server.config))) as source:
+        before = source.table("x").schema
+        how = "MODIFY {0} {1}" if server.kind == "mysql" else "ALTER {0} TYPE {1} USING {0}::text::{1}"
+        run(server, *(f"ALTER TABLE x {how.format(name, to)}" for name, (_, to) in columns.items()))
+        return compare(before, source.table("x", fresh=True).schema, server.kind)

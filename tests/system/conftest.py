@@ -13,8 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.clusters.driver import Driver
-from tests.system.shop import HYBRID, Shop, Warehouse, quoted, write_project
+from tests.clusters.driver import Driver, session_of
+from tests.system.shop import HYBRID, Lake, Shop, Warehouse, quoted, write_project
 from tests.system.syncing import Notes, sync_place
 from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
@@ -28,6 +28,7 @@ from tidegate.sync.result import SyncResult, TableResult
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROLE = "arn:aws:iam::123456789012:role/copy"
 ROUTES = ["sqlite-duckdb", "mariadb-duckdb", "mariadb-postgres", "postgres-duckdb", "postgres-postgres"]
 
 
@@ -126,6 +127,14 @@ class DistantPlace(Place):
         return open_session(Project.load(self.folder))
 
 
+@dataclass
+class ClusterPlace(Place):
+    """A project whose syncs run in this process, on a Spark that is somewhere else."""
+
+    def session(self) -> LazySession:
+        return session_of(self.folder)
+
+
 Build = Callable[[str], Place]
 
 
@@ -137,11 +146,23 @@ def build(request: pytest.FixtureRequest, tmp_path: Path, spark_kind: str) -> Bu
         if spark_kind == "local":
             return Place(tmp_path, shop, warehouse, request.getfixturevalue("spark"))
         server = request.getfixturevalue(f"spark_{spark_kind}")
-        driver = request.getfixturevalue(f"{spark_kind}_driver")
         sections = {"spark": server.spark}
+        if spark_kind == request.config.getoption("--spark"):
+            _let_tasks_know_the_tests()
+            return ClusterPlace(tmp_path, shop, warehouse, None, sections=sections)
+        driver = request.getfixturevalue(f"{spark_kind}_driver")
         return DistantPlace(tmp_path, shop, warehouse, None, sections=sections, driver=driver)
 
     return make
+
+
+def _let_tasks_know_the_tests() -> None:
+    """Send along what tests put in the place of a part: the Python of the tasks has no tests."""
+    from pyspark import cloudpickle
+
+    import tests
+
+    cloudpickle.register_pickle_by_value(tests)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(params=ROUTES)
@@ -162,9 +183,20 @@ def _shop(request: pytest.FixtureRequest, kind: str, folder: Path) -> Shop:
 def _warehouse(request: pytest.FixtureRequest, kind: str, folder: Path) -> Warehouse:
     if kind == "duckdb":
         return Warehouse({"type": "duckdb", "path": str(folder / "warehouse.duckdb")})
+    if kind == "delta":
+        return Lake({"type": "delta", "path": str(folder / "lake")})
+    if kind == "redshift":
+        return _stood_in(request)
     from tests import servers
 
     database = servers.fresh_database(request.getfixturevalue("postgres"))
     server = database.__enter__()
     request.addfinalizer(lambda: database.__exit__(None, None, None))
     return Warehouse({**server.config, "schema": "public"}, server)
+
+
+def _stood_in(request: pytest.FixtureRequest) -> Warehouse:
+    """A database that is a Redshift to those who come through the stand-in; tests look at it from behind."""
+    behind, stand_in = request.getfixturevalue("postgres_database"), request.getfixturevalue("redshift")
+    changes = {"type": "redshift", "port": stand_in.port, "tls": {"mode": "disable"}}
+    return Warehouse({**behind.config, **changes, "iam_role": ROLE}, behind)

@@ -127,6 +127,19 @@ class Warehouse:
         return _alike(self.execute(f"SELECT {COLUMNS} FROM {table}"))
 
 
+@dataclass(frozen=True)
+class Lake(Warehouse):
+    """Delta tables in a folder, read by delta-rs."""
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        from deltalake import DeltaTable
+
+        with duckdb.connect() as connection:
+            for folder in Path(self.config["path"]).iterdir():
+                connection.register(folder.name, DeltaTable(folder).to_pyarrow_table())
+            return connection.execute(sql).fetchall()
+
+
 def quoted(name: str, mark: str = '"') -> str:
     return mark + name.replace(mark, mark * 2) + mark
 

@@ -6,13 +6,16 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID
+from tidegate.core.errors import DamagedRecord
 from tidegate.core.watermark import StreamId
+from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import SyncResult
 
 
@@ -107,6 +110,31 @@ def test_a_damaged_state_record_is_named_and_left_as_it_is(place: Place) -> None
     assert result.exit_code == 1
     assert record.name in _error(result)
     assert record.read_bytes() == damaged
+
+
+@pytest.fixture
+def torn(place: Place) -> Path:
+    """The damaged record of a table of which something waits to be loaded."""
+    place.sync(scope=Scope.EXTRACT)
+    [record] = (place.folder / "state" / "watermarks").glob("*orders.json")
+    record.write_bytes(record.read_bytes()[:40])
+    return record
+
+
+def test_a_damaged_state_record_does_not_look_like_nothing_to_load(place: Place, torn: Path) -> None:
+    result = place.sync(scope=Scope.LOAD)
+
+    assert result.exit_code == 1
+    assert torn.name in _error(result)
+
+
+def test_nor_does_one_whose_table_only_a_pattern_stands_for(place: Place, torn: Path) -> None:
+    place.configure({"ord*": HYBRID})
+
+    with pytest.raises(DamagedRecord) as refused:
+        place.sync(scope=Scope.LOAD)
+
+    assert torn.name in str(refused.value)
 
 
 def test_a_duckdb_file_that_another_process_holds_is_said_with_its_holder(place: Place) -> None:

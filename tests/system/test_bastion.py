@@ -13,7 +13,7 @@ from tests.servers import Bastion
 from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID
 from tests.system.syncing import Notes
-from tidegate.config.models import MySQLSource, SshTunnel
+from tidegate.config.connection_models import MySQLSource, SshTunnel
 from tidegate.core.errors import ConfigError, ConnectError
 from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import StreamId

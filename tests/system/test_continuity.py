@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.servers import Server
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID, ID_ONLY, LONG_AGO
-from tidegate.core.errors import ConfigError, TargetError, UsageError
+from tidegate.core.errors import ConfigError, StateError, TargetError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
 from tidegate.sync.pipeline import Scope
@@ -196,3 +197,63 @@ def test_a_row_that_committed_late_is_found_though_the_table_went_quiet(blind: P
     blind.synced()
 
     blind.agree()
+
+
+@pytest.fixture
+def appended(place: Place) -> Place:
+    place.configure({"orders": {**HYBRID, "write_mode": "append"}})
+    place.synced()
+    return place
+
+
+@pytest.mark.parametrize(
+    "scopes", [[Scope.BOTH], [Scope.EXTRACT, Scope.LOAD]], ids=["at once", "in two steps"]
+)
+def test_appending_goes_on_after_a_loss_of_state_only_when_somebody_says_where(
+    appended: Place, scopes: list[Scope]
+) -> None:
+    shutil.rmtree(appended.folder / "state")
+    appended.shop.insert(2, first=50, at=LONG_AGO.replace(month=5))
+
+    error = [table.error for scope in scopes for table in appended.sync(scope=scope).tables.values()][-1]
+
+    assert isinstance(error, StateError)
+    assert "watermark set" in str(error)
+    assert len(appended.warehouse.rows()) == 10
+    last = Position.of(max(row[-1] for row in appended.warehouse.rows()))
+    appended.by_hand().reset([ORDERS], reason="give up what was read again")
+    appended.by_hand().move(ORDERS, last, cursor=("updated_at", "id"), reason="the target's last row")
+    appended.synced()
+    appended.agree()
+
+
+def test_appending_does_not_go_on_from_an_older_state(appended: Place) -> None:
+    shutil.copytree(appended.folder / "state", appended.folder / "saved")
+    appended.shop.insert(2, first=50, at=LONG_AGO.replace(month=5))
+    appended.synced()
+    shutil.rmtree(appended.folder / "state")
+    (appended.folder / "saved").rename(appended.folder / "state")
+
+    [table] = appended.sync().tables.values()
+
+    assert isinstance(table.error, StateError)
+    appended.agree()
+
+
+def test_a_target_table_that_was_emptied_may_be_filled_without_the_state_it_had(appended: Place) -> None:
+    shutil.rmtree(appended.folder / "state")
+    appended.warehouse.execute("DELETE FROM orders")
+
+    appended.synced()
+
+    appended.agree()
+
+
+def test_a_new_table_says_so_if_it_appends_to_rows_of_others(appended: Place) -> None:
+    appended.warehouse.execute("DELETE FROM _tidegate_loads")
+    shutil.rmtree(appended.folder / "state")
+
+    appended.synced()
+
+    there = "no sync of shop/orders has brought the 10 rows that are in orders"
+    assert f"{there}: what is read now is appended to them" in appended.notes.texts

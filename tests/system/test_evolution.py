@@ -119,6 +119,61 @@ def test_pending_files_of_an_older_schema_still_load(build: Build) -> None:
     ]
 
 
+def test_a_column_that_comes_back_says_what_old_rows_keep_and_another_type_stops(build: Build) -> None:
+    place = build("postgres-duckdb")
+    place.shop.create()
+    place.configure()
+    place.shop.insert(2)
+    place.shop.run("UPDATE orders SET note = 'old'")
+    place.synced()
+    insert = "INSERT INTO orders (id, customer, amount, updated_at) VALUES ({}, 'x', 1, '{}')"
+    place.shop.run("ALTER TABLE orders DROP COLUMN note")
+    place.shop.run(insert.format(3, LATER))
+    place.synced()
+    place.shop.run("ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'new'")
+    place.shop.run(f"UPDATE orders SET updated_at = '{LATER + timedelta(days=1)}' WHERE id = 1")
+
+    result = place.synced()
+
+    kept = "orders has a column note already: rows that were loaded before keep what is in it"
+    assert kept in result.schema_changes
+    found = place.warehouse.execute("SELECT id, note FROM orders ORDER BY id")
+    assert found == [(1, "new"), (2, "old"), (3, None)]
+    place.shop.run("ALTER TABLE orders DROP COLUMN note")
+    place.shop.run(insert.format(4, LATER + timedelta(days=2)))
+    place.synced()
+    place.shop.run("ALTER TABLE orders ADD COLUMN note INTEGER DEFAULT 7")
+    place.shop.run(insert.format(5, LATER + timedelta(days=3)))
+    before = place.mark().extracted.position
+    [stopped] = place.sync().tables.values()
+    assert "column note: the rows bring int32" in str(stopped.error)
+    assert place.mark().extracted.position == before
+
+
+def test_a_column_that_somebody_dropped_at_the_target_is_not_made_again_in_silence(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    place.shop.create()
+    place.configure()
+    place.shop.insert(2)
+    place.shop.run("UPDATE orders SET note = 'n'")
+    place.synced()
+    place.warehouse.execute("ALTER TABLE orders DROP COLUMN note")
+    place.warehouse.execute("ALTER TABLE orders ALTER COLUMN customer TYPE BLOB")
+    place.shop.insert(1, first=7, at=LATER)
+    [stopped] = place.sync().tables.values()
+    assert "column customer: the rows bring text (VARCHAR), the table has BLOB" in str(stopped.error)
+    place.warehouse.execute("ALTER TABLE orders ALTER COLUMN customer TYPE VARCHAR")
+
+    place.synced()
+
+    assert place.warehouse.execute("SELECT id, note IS NULL FROM orders ORDER BY id") == [
+        (1, True),
+        (2, True),
+        (7, False),
+    ]
+    assert "column note is added to orders: rows that are there have NULL in it" in place.notes.texts
+
+
 @pytest.mark.parametrize("write_mode", ["append", "merge"])
 def test_a_change_while_a_run_is_interrupted(build: Build, write_mode: str) -> None:
     place = build("sqlite-duckdb")

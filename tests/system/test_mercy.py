@@ -115,6 +115,41 @@ def test_a_run_fits_into_the_connections_it_has(build: Build) -> None:
         place.sync()
 
 
+@pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-duckdb"])
+def test_looking_how_the_source_is_takes_connections_too(route: str, build: Build) -> None:
+    """The server itself refuses this user a connection more than the pipeline may have."""
+    mercy = {"max_connections": 5, "max_running": 1000}
+    options = {"processing": {"batch_size": 20, "parallelism": 8}, "mercy": mercy, "retries": {"max": 0}}
+    place = place_of(build, route, 400)
+    server = place.shop.server
+    assert server is not None
+    with _limited(server, 5) as few:
+        place.sources = {"shop": few.config}
+        place.configure({"orders": HYBRID}, **options)
+        place.synced()
+        place.agree()
+    place.configure({"orders": HYBRID}, mercy={**mercy, "max_connections": 4})
+    with pytest.raises(ConfigError, match=r"a run needs 5: .* and one to look how the source is"):
+        place.sync()
+
+
+@contextmanager
+def _limited(server: Server, connections: int) -> Iterator[Server]:
+    """A user who can have so many connections, may read everything, and see who else is at work."""
+    name, password = f"few_{server.database[-8:]}", "x1y2z3"
+    if server.kind == "mysql":
+        limit = f"WITH MAX_USER_CONNECTIONS {connections}"
+        server.execute(f"CREATE USER {name} IDENTIFIED BY '{password}' {limit}")
+        server.execute(f"GRANT SELECT, PROCESS ON *.* TO {name}")
+    else:
+        server.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}' CONNECTION LIMIT {connections}")
+        server.execute(f"GRANT pg_read_all_stats, pg_read_all_data TO {name}")
+    try:
+        yield server.logged_in_as(name, password)
+    finally:
+        server.execute(f"DROP {'USER' if server.kind == 'mysql' else 'ROLE'} {name}")
+
+
 def test_a_run_does_not_begin_in_a_blackout(build: Build) -> None:
     place = place_of(build, "sqlite-duckdb", 10, mercy={"blackout": "00:00-24:00"})
     with pytest.raises(Interrupted, match=r"left alone until .* UTC .*stopped before it began") as stopped:

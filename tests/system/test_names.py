@@ -90,6 +90,7 @@ def test_a_mapping_is_used_by_every_later_run(place: Place) -> None:
         "column": "cust nr",
         "type": "text",
         "name": "customer",
+        "target_type": "VARCHAR",
         "origin": "mapped",
         "there": True,
         "needs_quotes": False,

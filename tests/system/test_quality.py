@@ -73,11 +73,45 @@ def test_rows_that_break_a_rule_are_put_aside_and_can_be_redriven(build: Build, 
         f"UPDATE orders SET amount = 5, updated_at = '{LATER}' WHERE id = 2"
     )  # mended at the source
     place.synced()
-    command(place, "quarantine", "redrive", "-t", "orders", "--reason", "agreed", "--yes")
+    judged = command(place, "quarantine", "redrive", "-t", "orders", "--yes")
+    assert judged == "2 rows left in quarantine: --as-they-are would bring them\n"
+    command(place, "quarantine", "redrive", "-t", "orders", "--reason", "agreed", "--as-they-are", "--yes")
     place.synced(scope=Scope.LOAD)
     found = place.warehouse.execute("SELECT id, amount FROM orders WHERE id IN (2, 7) ORDER BY id")
     assert [(n, int(amount)) for n, amount in found] == [(2, 5), (7, -1)]
     assert "[]" in command(place, "quarantine", "list", "--json")
+
+
+def test_rows_in_quarantine_are_judged_by_the_rules_of_today(build: Build) -> None:
+    place = made(build, "sqlite-duckdb", {**POSITIVE, "on_failure": "quarantine"})
+    place.shop.insert(6)  # two chunks
+    place.shop.run("UPDATE orders SET amount = -id WHERE id <> 4")
+    place.synced()
+    place.shop.run("ALTER TABLE orders ADD COLUMN extra INT")
+    bounds = {"amount": {"min": -5}, "id": {"max": 9}, "extra": {"min": 1}}
+    relaxed = {"columns": bounds, "on_failure": "quarantine"}
+    place.configure({"orders": {**HYBRID, "validation": relaxed}})
+    place.shop.run("UPDATE orders SET amount = 0")  # what was read is what counts
+
+    said = command(place, "quarantine", "redrive", "-t", "orders", "--reason", "refunds", "--yes")
+
+    assert "4 rows to be loaded" in said
+    assert "1 row left in quarantine" in said
+    [left] = json.loads(command(place, "quarantine", "list", "--json"))
+    [row] = pq.read_table(place.folder / "staging" / left["file"]).to_pylist()
+    assert (row["id"], row["_tidegate_reason"]) == (6, "amount >= -5")
+    assert "1 file deleted" in command(place, "staging", "clean", "--orphaned", "--yes")  # it was divided
+    place.synced(scope=Scope.LOAD)
+    place.synced(scope=Scope.LOAD)
+    found = place.warehouse.execute("SELECT id, amount FROM orders ORDER BY id")
+    assert [(n, int(amount)) for n, amount in found if n != 4] == [(1, -1), (2, -2), (3, -3), (5, -5)]
+    assert "to be loaded" not in command(place, "quarantine", "redrive", "-t", "orders", "--yes")
+    masked = {"validation": relaxed, "columns": {"mask": {"id": "hash"}}, "write_mode": "append"}
+    place.configure({"orders": {**HYBRID, **masked, "cdc_id_column": "amount"}})
+    arguments = ["--project", str(place.folder), "quarantine", "redrive", "-t", "orders", "--yes"]
+    refused = CliRunner().invoke(tidegate, arguments)
+    assert refused.exit_code == 2
+    assert "values of id are masked" in refused.output
 
 
 def test_a_run_that_fails_loads_nothing_and_is_read_again(build: Build) -> None:
@@ -121,6 +155,8 @@ def test_a_whole_batch_is_put_aside_where_no_row_is_to_blame(build: Build) -> No
     place.shop.insert(1, first=5, at=LATER)
     place.synced()
     assert place.warehouse.execute("SELECT id FROM orders") == [(5,)]
+    arguments = ["--project", str(place.folder), "quarantine", "redrive", "-t", "orders", "--yes"]
+    assert "cannot be judged by themselves" in CliRunner().invoke(tidegate, arguments).output
     command(place, "quarantine", "discard", "-t", "orders", "--yes")
     assert "2 files deleted" in command(place, "staging", "clean", "--orphaned", "--yes")
 

@@ -12,7 +12,7 @@ from tests.servers import S3Server
 from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID, LONG_AGO
 from tests.toxiproxy import Toxiproxy
-from tidegate.config.models import S3State
+from tidegate.config.connection_models import S3State
 from tidegate.s3 import S3Place
 from tidegate.state.s3_objects import ANSWER_SECONDS
 

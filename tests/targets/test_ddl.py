@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tidegate.core.errors import IncompatibleTable, TargetError
@@ -108,3 +110,32 @@ def test_a_table_is_found_in_its_schema() -> None:
 def test_half_a_name_is_refused(text: str) -> None:
     with pytest.raises(TargetError, match="is not the name of a table"):
         TableName.parse(text, "public")
+
+
+@pytest.mark.parametrize("dialect", [postgresql.DIALECT, duckdb.DIALECT], ids=["postgresql", "duckdb"])
+@pytest.mark.parametrize(
+    "kind", [DataType(Kind.DATE), DataType(Kind.TIMESTAMP, 6), DataType(Kind.DECIMAL, 9, 2)]
+)
+def test_a_column_becomes_text_and_takes_what_was_staged_before(dialect: Dialect, kind: DataType) -> None:
+    text = DataType(Kind.TEXT)
+    there = [TargetColumn("v", dialect.native(kind), kind)]
+    plan = plan_table(replace(orders(), texts=("v",)), schema_of(v=text), there, dialect)
+    assert [step.after for step in plan.widen] == [text]
+    with pytest.raises(IncompatibleTable, match="column v: the rows bring text"):
+        plan_table(orders(), schema_of(v=text), there, dialect)  # nobody has decided so
+    there = [TargetColumn("v", dialect.native(text), text)]
+    assert plan_table(orders(), schema_of(v=kind), there, dialect).ready
+
+
+def test_a_target_that_does_not_write_text_keeps_its_types() -> None:
+    strict = replace(postgresql.DIALECT, writes_text=False)
+    there = [TargetColumn("v", "date", DataType(Kind.DATE))]
+    with pytest.raises(IncompatibleTable, match="column v: the rows bring text"):
+        plan_table(orders(), schema_of(v=Kind.TEXT), there, strict)
+
+
+@pytest.mark.parametrize("dialect", [postgresql.DIALECT, duckdb.DIALECT], ids=["postgresql", "duckdb"])
+def test_numbers_do_not_become_text_by_themselves(dialect: Dialect) -> None:
+    there = [TargetColumn("v", "bigint", DataType(Kind.INT64))]
+    with pytest.raises(IncompatibleTable):
+        plan_table(orders(), schema_of(v=Kind.TEXT), there, dialect)

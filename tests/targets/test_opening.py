@@ -42,8 +42,14 @@ def test_tls_settings_reach_the_connection() -> None:
     assert target.database.login.tls == Tls("verify-full", "ca.pem")
 
 
+def test_a_delta_entry_opens_a_delta_target(tmp_path: Path) -> None:
+    target = open_target(type="delta", path=str(tmp_path / "lake"))
+    target.prepare(orders(), ORDERS)
+    assert (tmp_path / "lake/orders/_delta_log").is_dir()
+
+
 def test_an_unknown_type_is_an_error_that_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="types are duckdb, postgresql"):
+    with pytest.raises(ConfigError, match="types are duckdb, postgresql, delta"):
         open_target(type="oracle")
 
 

@@ -132,6 +132,12 @@ def test_what_stands_in_texts_and_names_is_no_syntax(sql: str) -> None:
     translate(tokens_of(sql), in_transaction=False)
 
 
+def test_signs_of_two_characters_stay_whole(client: Client) -> None:
+    assert client.run("SELECT 2 >= 1, 1 <= 2, 1 <> 2, 1 != 2, 'a' || 'b', -1::integer") == [
+        (True, True, True, True, "ab", -1)
+    ]
+
+
 def test_keys_are_not_enforced_and_lengths_count_bytes(client: Client) -> None:
     client.run(
         "CREATE TABLE t (id bigint PRIMARY KEY ENCODE az64 DISTKEY, v varchar(4), w text, b varbyte(3), "

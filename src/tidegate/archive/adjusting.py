@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 
-from tidegate.archive.cycle import PIPELINE, Tools
+from tidegate.archive.contract import Tools
 from tidegate.archive.mark import Mark
+from tidegate.archive.opening import begun, close_off
+from tidegate.archive.streams import archive_stream, demand_nobody_packs
 from tidegate.core import transitions
-from tidegate.core.errors import LeaseHeld, UsageError
+from tidegate.core.errors import UsageError
 from tidegate.core.positions import Position
-from tidegate.core.watermark import Extracted, StreamId, Watermark
 from tidegate.core.windows import Window
 from tidegate.state.hold import hold
-from tidegate.state.process import known_dead
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class Adjustment:
 
 def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> Adjustment:
     """Move the mark. Going back is always safe: what is packed is not packed again."""
-    _demand_nobody_packs(tools)
+    stream = archive_stream(tools.config)
+    demand_nobody_packs(tools, stream)
     mark = _known(tools)
-    cutoff = tools.clock() - timedelta(days=mark.lag_days)
+    cutoff = tools.clock() - mark.lag
     if to > cutoff and not (force and reason):
         raise UsageError(
             f"the mark would go past the cut-off, {cutoff:%Y-%m-%d %H:%M:%S}Z: "
@@ -38,24 +39,17 @@ def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> A
     passed = _passed_over(tools, mark.archived_until, to)
     if to == mark.archived_until:
         return Adjustment(to, to, 0)
-    stream = StreamId(PIPELINE, tools.config.database.table_name)
     with hold(tools.store, stream, holder=tools.holder, clock=tools.clock, nonce=tools.token()) as held:
         now = tools.clock()
-        known = held.watermark or _begun(stream, mark, now)
+        known = held.watermark or begun(stream, mark, now)
         if known.pending:
             # Its manifest is written; where the mark goes is decided here.
             known, _ = transitions.loaded(known, {segment.key for segment in known.pending}, now)
+        close_off(tools, known.open_run)
         tools.mark.move(mark.archived_until, to)
         said = reason or "by hand"
         held.commit(*transitions.move(known, Position.of(to), reason=said, now=now))
     return Adjustment(mark.archived_until, to, passed)
-
-
-def _begun(stream: StreamId, mark: Mark, now: datetime) -> Watermark:
-    """The state of an archive that has a mark and no window yet: it begins there, wherever it goes next."""
-    there = Position.of(mark.archived_until)
-    fresh = transitions.new(stream, ("created_at",), now)
-    return replace(fresh, extracted=Extracted(position=there), began=there)
 
 
 def _known(tools: Tools) -> Mark:
@@ -69,15 +63,3 @@ def _passed_over(tools: Tools, before: datetime, after: datetime) -> int:
     if after <= before:
         return 0
     return tools.table.count(Window(Position.of(before), Position.of(after)))
-
-
-def _demand_nobody_packs(tools: Tools) -> None:
-    shares = f"{tools.config.database.table_name}, share "
-    for stored in tools.store.streams(PIPELINE).streams:
-        lease = stored.lease
-        if lease is None or not stored.stream.name.startswith(shares):
-            continue
-        if not lease.expired(tools.clock()) and not known_dead(lease.holder, tools.holder):
-            raise LeaseHeld(
-                f"{stored.stream} is held by {lease.holder}", hint="let it finish, and run this again"
-            )

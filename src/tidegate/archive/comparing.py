@@ -1,7 +1,8 @@
-"""Both ways, really run: an UPDATE for every file, and one for a window.
+"""All ways, really run: an UPDATE for every file, by itself or many to a transaction, and one for a window.
 
-On generated files and a scratch schema of the configured database, which is dropped at the end. Both ways
-pack the same files with the same code; what differs is how they remember that they did.
+On generated files and a scratch schema of the configured database, which is dropped at the end. All of them
+pack the same files with the same code; what differs is how they remember that they did. How much that is
+depends on how durable the server is, so that is told as well.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,16 @@ import psycopg
 from psycopg import sql
 
 from tidegate.archive.config import ArchiveConfig
+from tidegate.archive.contract import Marks
 from tidegate.archive.cycle import Cycle
 from tidegate.archive.library import Unwatched, open_tools
 from tidegate.archive.mark import Mark, MarkTable, connect
 from tidegate.sources.postgresql_session import errors
 
-_BATCH = 1_000
+_PAGE = 1_000
+_PROMISES = ("fsync", "full_page_writes", "synchronous_commit")
 _BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+_APART = timedelta(seconds=1)
 _SMALLEST, _LARGEST = 256, 4_096
 
 
@@ -38,6 +43,8 @@ class Way:
     name: str
     seconds: float
     files: int
+    remembering: float
+    """Seconds that went into saying what is archived."""
     updates: int
     wal_bytes: int
 
@@ -47,6 +54,7 @@ class Way:
             "seconds": self.seconds,
             "files": self.files,
             "files_per_second": self.files / self.seconds if self.seconds else 0.0,
+            "seconds_remembering": self.remembering,
             "updates": self.updates,
             "wal_bytes": self.wal_bytes,
         }
@@ -55,38 +63,55 @@ class Way:
 @dataclass(frozen=True)
 class Comparison:
     per_record: Way
+    """An UPDATE for each file, committed by itself."""
+    per_batch: Way
+    """An UPDATE for each file, `commit_every` of them to a transaction."""
     watermark: Way
+    commit_every: int
+    server: dict[str, str]
+    """What the server promises at a commit."""
 
-    @property
-    def times_faster(self) -> float:
-        return self.per_record.seconds / self.watermark.seconds
+    def times_faster(self, than: Way) -> float:
+        return than.seconds / self.watermark.seconds
 
-    @property
-    def times_less_wal(self) -> float:
-        return self.per_record.wal_bytes / max(1, self.watermark.wal_bytes)
+    def times_less_wal(self, than: Way) -> float:
+        return than.wal_bytes / max(1, self.watermark.wal_bytes)
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "per_record": self.per_record.to_json(),
+            "per_record": self._told(self.per_record),
+            "per_batch": self._told(self.per_batch),
             "watermark": self.watermark.to_json(),
-            "times_faster": self.times_faster,
-            "times_less_wal": self.times_less_wal,
+            "commit_every": self.commit_every,
+            "server": self.server,
         }
 
+    def _told(self, way: Way) -> dict[str, Any]:
+        ratios = {"times_faster": self.times_faster(way), "times_less_wal": self.times_less_wal(way)}
+        return {**way.to_json(), **ratios}
 
-def compare(config: ArchiveConfig, records: int) -> Comparison:
+
+def compare(config: ArchiveConfig, records: int, commit_every: int = 1_000) -> Comparison:
     with (
         errors(config.files_login),
         tempfile.TemporaryDirectory(prefix="tidegate-compare-") as folder,
         _scratch(config) as (session, schema),
     ):
         files = _files(Path(folder) / "files", records)
-        for table in ("per_record", "watermark"):
+        for table in ("per_record", "per_batch", "watermark"):
             _fill(session, schema, table, files)
+        # It is created once in a lifetime, which is nothing that a window costs.
+        mark = MarkTable(config.files_login, schema)
+        mark.begin(Mark(_BEGIN - timedelta(microseconds=1), config.database.lag_days))
         session.execute("CHECKPOINT" if _may_checkpoint(session) else "SELECT 1")
         one = _Run(config, session, schema, Path(folder))
-        per_record = one.way("per_record", one.per_record)
-        return Comparison(per_record, one.way("watermark", one.watermark))
+        return Comparison(
+            per_record=one.way("per_record", partial(one.updating, commit_every=1)),
+            per_batch=one.way("per_batch", partial(one.updating, commit_every=commit_every)),
+            watermark=one.way("watermark", one.watermark),
+            commit_every=commit_every,
+            server=one.promises(),
+        )
 
 
 @dataclass(frozen=True)
@@ -96,30 +121,47 @@ class _Run:
     schema: str
     folder: Path
 
-    def way(self, name: str, work: Callable[[], int]) -> Way:
+    def way(self, name: str, work: Callable[[str], tuple[int, float]]) -> Way:
+        """One way, on the table and with the folder of its name."""
         wal, updates = self._wal(), self._updates()
         began = time.monotonic()
-        files = work()
+        files, remembering = work(name)
         seconds = time.monotonic() - began
         # The statistics of a session that has ended come a moment later.
         self._settled()
-        return Way(name, seconds, files, self._updates() - updates, self._wal() - wal)
+        return Way(name, seconds, files, remembering, self._updates() - updates, self._wal() - wal)
 
-    def watermark(self) -> int:
-        return self._packed("watermark")
+    def watermark(self, name: str) -> tuple[int, float]:
+        mark = _Timed(MarkTable(self.config.files_login, self.schema))
+        return self._packed(name, mark), mark.seconds
 
-    def per_record(self) -> int:
-        """Pack, and then say so of each file, a thousand to a transaction."""
-        files = self._packed("per_record", remember=False)
-        table = sql.Identifier(self.schema, "per_record")
+    def updating(self, name: str, *, commit_every: int) -> tuple[int, float]:
+        """Pack, and then say so of each file, by pages of those that are not archived yet."""
+        files = self._packed(name, _InMemory())
+        began = time.monotonic()
+        table = sql.Identifier(self.schema, name)
         select = sql.SQL("SELECT uid FROM {} WHERE NOT archived ORDER BY created_at LIMIT {}")
         update = sql.SQL("UPDATE {} SET archived = true WHERE uid = %s").format(table)
-        while rows := self.session.execute(select.format(table, _BATCH)).fetchall():
-            with self.session.transaction(), self.session.cursor() as cursor:
-                cursor.executemany(update, rows)
-        return files
+        while rows := self.session.execute(select.format(table, _PAGE)).fetchall():
+            for begin in range(0, len(rows), commit_every):
+                self._update(update, rows[begin : begin + commit_every])
+        return files, time.monotonic() - began
 
-    def _packed(self, table: str, *, remember: bool = True) -> int:
+    def _update(self, update: sql.Composed, rows: list[Any]) -> None:
+        """In one transaction; a statement that has one to itself needs no more than one round trip."""
+        if len(rows) == 1:
+            self.session.execute(update, rows[0], prepare=True)
+            return
+        with self.session.transaction(), self.session.cursor() as cursor:
+            cursor.executemany(update, rows)
+
+    def promises(self) -> dict[str, str]:
+        rows = self.session.execute(
+            "SELECT name, setting FROM pg_settings WHERE name = ANY(%s) ORDER BY name", [list(_PROMISES)]
+        )
+        return dict(rows.fetchall())
+
+    def _packed(self, table: str, mark: Marks) -> int:
         packer = {"output_dir": str(self.folder / table), "engine": "process"}
         config = self.config.model_copy(
             update={
@@ -136,7 +178,7 @@ class _Run:
             }
         )
         with open_tools(config, command="tidegate archive compare") as tools:
-            tools.mark = MarkTable(config.files_login, self.schema) if remember else _InMemory()
+            tools.mark = mark
             return Cycle(tools, Unwatched()).run().files
 
     def _wal(self) -> int:
@@ -155,6 +197,25 @@ class _Run:
         while time.monotonic() < deadline and (now := self._updates()) != last:
             last = now
             time.sleep(1.1)
+
+
+@dataclass
+class _Timed:
+    """A mark, and how long it took to move it."""
+
+    mark: MarkTable
+    seconds: float = 0.0
+
+    def read(self) -> Mark | None:
+        return self.mark.read()
+
+    def begin(self, mark: Mark) -> Mark:
+        return self.mark.begin(mark)
+
+    def move(self, before: datetime, after: datetime) -> None:
+        began = time.monotonic()
+        self.mark.move(before, after)
+        self.seconds += time.monotonic() - began
 
 
 @dataclass
@@ -217,6 +278,6 @@ def _fill(session: psycopg.Connection[Any], schema: str, table: str, files: list
     session.execute(sql.SQL("CREATE INDEX ON {} (created_at) WHERE NOT archived").format(name))
     copy = sql.SQL("COPY {} (uid, created_at, file_location) FROM STDIN").format(name)
     with session.cursor() as cursor, cursor.copy(copy) as rows:
-        for uid, location in files:
-            rows.write_row((uid, _BEGIN, location))
+        for number, (uid, location) in enumerate(files):
+            rows.write_row((uid, _BEGIN + number * _APART, location))
     session.execute(sql.SQL("ANALYZE {}").format(name))

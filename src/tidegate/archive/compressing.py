@@ -17,7 +17,7 @@ _WORTH = 0.95
 
 
 @cache
-def _codec(level: int) -> pa.Codec:
+def codec_of(level: int) -> pa.Codec:
     return pa.Codec("zstd", compression_level=level)
 
 
@@ -25,7 +25,7 @@ def compressed(data: bytes, level: int) -> tuple[Codec, bytes]:
     """What to store for `data`. The same bytes in give the same bytes out, with one release of zstd."""
     if not data:
         return Codec.STORED, data
-    smaller = _codec(level).compress(data, asbytes=True)
+    smaller = codec_of(level).compress(data, asbytes=True)
     return (Codec.ZSTD, smaller) if len(smaller) <= len(data) * _WORTH else (Codec.STORED, data)
 
 
@@ -38,7 +38,7 @@ class Compressor:
 
     def __init__(self, first: bytes, level: int) -> None:
         self.codec, _ = compressed(first, level)
-        self._zstd = _codec(level)
+        self._zstd = codec_of(level)
 
     def stored(self, piece: bytes) -> bytes:
         if self.codec is Codec.STORED:
@@ -47,14 +47,15 @@ class Compressor:
         return frame
 
 
-def decompressed(codec: Codec, data: bytes, size: int) -> bytes | memoryview:
+def decompressed(codec: Codec, data: bytes, size: int) -> bytes:
     """The file that was stored as `data`, which had so many bytes; for small ones.
 
     Raises `OSError` where that is not what was once compressed.
     """
     if codec is Codec.STORED:
         return data
-    return memoryview(_codec(1).decompress(data, decompressed_size=size))
+    whole: bytes = codec_of(1).decompress(data, decompressed_size=size, asbytes=True)
+    return whole
 
 
 def pieces(codec: Codec, source: Any, size: int) -> Iterator[bytes]:

@@ -19,8 +19,9 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from tidegate.archive.naming import MOST_BITS
 from tidegate.config.binding import Binder
+from tidegate.config.connection_models import SparkOptions
+from tidegate.config.kinds import Count, Model, Moment, Place, Port, ProjectPath, Text, Zone
 from tidegate.config.loading import read_document
-from tidegate.config.models import Count, Model, Moment, Place, Port, ProjectPath, SparkOptions, Text, Zone
 from tidegate.config.problems import config_error
 from tidegate.config.secrets import Providers
 from tidegate.config.showing import secrets_in

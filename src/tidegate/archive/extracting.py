@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.archive.index import Index
-from tidegate.archive.naming import file_name, fingerprint
+from tidegate.archive.naming import file_name, fingerprint, part_in, part_name, part_of
 from tidegate.archive.place import ArchivePlace, problems
 from tidegate.archive.records import manifests
 from tidegate.archive.shard import Content, Shard
@@ -40,8 +40,8 @@ def extract_all(place: ArchivePlace, to: Path) -> Iterator[Extracted]:
             shard = _open(place, record.key)
             if shard.verify() != record.sha256:
                 raise DamagedShard("it is another shard than the manifest names", where=shard.where)
-            for row, content in shard.files():
-                yield _written(to, row["uid"], content, record.key)
+            for uid, content in shard.files():
+                yield _written(to, uid, content, record.key)
 
 
 def content_of(place: ArchivePlace, uid: str) -> Iterator[bytes]:
@@ -50,8 +50,7 @@ def content_of(place: ArchivePlace, uid: str) -> Iterator[bytes]:
 
 
 def _content(place: ArchivePlace, index: Index, uid: str) -> tuple[str, Iterator[bytes]]:
-    mark = fingerprint(uid)
-    for key in sorted(index.shards([mark], (mark, mark)).get(mark, ())):
+    for key in _candidates(place, index, uid):
         shard = _open(place, key)
         shard.check_tail()
         found = shard.find(uid)
@@ -60,6 +59,17 @@ def _content(place: ArchivePlace, index: Index, uid: str) -> tuple[str, Iterator
         if uid in shard.index().column("uid").to_pylist():
             raise DamagedShard(f"`{uid}` is in the index and cannot be found", where=shard.where)
     raise UsageError(f"the archive has no file `{uid}`", where=place.where("v1"))
+
+
+def _candidates(place: ArchivePlace, index: Index, uid: str) -> Iterator[str]:
+    """The shards that the index names; then all others of the uid's part, in case it does not know all."""
+    mark = fingerprint(uid)
+    named = index.shards([mark], (mark, mark)).get(mark, set())
+    yield from sorted(named)
+    for manifest in manifests(place):
+        part = part_name(part_of(mark, manifest.n_bits), manifest.n_bits)
+        keys = (record.key for record in manifest.shards if part_in(record.key) == part)
+        yield from (key for key in keys if key not in named)
 
 
 def _open(place: ArchivePlace, key: str) -> Shard:

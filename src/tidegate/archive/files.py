@@ -26,7 +26,17 @@ class Unpackable(Exception):
 
 
 class OpenFile(Protocol):
+    """It stays open for as long as one is in its context."""
+
     size: int
+
+    def __enter__(self) -> OpenFile: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def whole(self) -> bytes:
+        """All of it, for small ones. Raises `Unpackable` if it changed meanwhile."""
+        ...
 
     def content(self) -> Iterator[bytes]:
         """All of it, in pieces of size `WHOLE` but the last.
@@ -45,24 +55,19 @@ class Files:
     s3: S3Place | None = None
     """How buckets are reached; each location names its own."""
 
-    @contextmanager
-    def open(self, location: bytes | None) -> Iterator[OpenFile]:
+    def open(self, location: bytes | None) -> OpenFile:
         if location is None:
             raise Unpackable(ProblemKind.UNREADABLE, "the row has no location")
         scheme, separator, rest = location.partition(b"://")
         if not separator:
-            path = location
-        elif scheme.lower() == b"file":
-            path = _path_of(rest)
-        elif scheme.lower() == b"s3":
-            yield self._in_s3(rest)
-            return
-        else:
-            raise Unpackable(
-                ProblemKind.UNREADABLE, f"there is no way to read `{scheme.decode(errors='replace')}://`"
-            )
-        with _opened(self._absolute(path)) as file:
-            yield file
+            return _LocalFile(self._absolute(location))
+        if scheme.lower() == b"file":
+            return _LocalFile(self._absolute(_path_of(rest)))
+        if scheme.lower() == b"s3":
+            return self._in_s3(rest)
+        raise Unpackable(
+            ProblemKind.UNREADABLE, f"there is no way to read `{scheme.decode(errors='replace')}://`"
+        )
 
     def _in_s3(self, rest: bytes) -> OpenFile:
         bucket, _, key = rest.decode(errors="surrogateescape").partition("/")
@@ -88,19 +93,6 @@ def _path_of(rest: bytes) -> bytes:
     return unquote_to_bytes(slash + path)
 
 
-@contextmanager
-def _opened(path: bytes) -> Iterator[OpenFile]:
-    try:
-        # Not blocking: a pipe among the files must not stop everything.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise _unpackable(error) from error
-    try:
-        yield _LocalFile(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _unpackable(error: OSError) -> Unpackable:
     gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
     kind = ProblemKind.MISSING if gone else ProblemKind.UNREADABLE
@@ -108,28 +100,47 @@ def _unpackable(error: OSError) -> Unpackable:
 
 
 class _LocalFile:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._before = os.fstat(descriptor)
-        if not stat.S_ISREG(self._before.st_mode):
-            raise Unpackable(ProblemKind.UNREADABLE, "it is not a regular file")
+    def __init__(self, path: bytes) -> None:
+        try:
+            # Not blocking: a pipe among the files must not stop everything.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise _unpackable(error) from error
+        self._before = os.fstat(self._descriptor)
         self.size = self._before.st_size
+        if not stat.S_ISREG(self._before.st_mode):
+            os.close(self._descriptor)
+            raise Unpackable(ProblemKind.UNREADABLE, "it is not a regular file")
+
+    def __enter__(self) -> _LocalFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def whole(self) -> bytes:
+        data = self._piece(self.size)
+        self._demand_same(len(data))
+        return data
 
     def content(self) -> Iterator[bytes]:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         left = self.size
-        while left > 0:
-            try:
-                piece = _read(self._descriptor, min(WHOLE, left))
-            except OSError as error:
-                raise _unpackable(error) from error
+        while left > 0 and (piece := self._piece(min(WHOLE, left))):
             left -= len(piece)
-            if not piece:
-                break
             yield piece
-        after = os.fstat(self._descriptor)
-        same = (after.st_size, after.st_mtime_ns) == (self.size, self._before.st_mtime_ns)
-        if left or not same:
+        self._demand_same(self.size - left)
+
+    def _piece(self, length: int) -> bytes:
+        try:
+            return _read(self._descriptor, length)
+        except OSError as error:
+            raise _unpackable(error) from error
+
+    def _demand_same(self, length: int) -> None:
+        before, after = self._before, os.fstat(self._descriptor)
+        same = length == before.st_size == after.st_size and after.st_mtime_ns == before.st_mtime_ns
+        if not same:
             raise Unpackable(ProblemKind.CHANGED, "it changed while it was read")
 
 
@@ -153,6 +164,15 @@ class _S3File:
             answer = client.head_object(**self._named)
         self.size = int(answer["ContentLength"])
         self._version = answer["ETag"]
+
+    def __enter__(self) -> _S3File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing stays open between two requests."""
+
+    def whole(self) -> bytes:
+        return b"".join(self.content())
 
     def content(self) -> Iterator[bytes]:
         left = self.size

@@ -5,18 +5,19 @@ that all of a billion files take ten gigabytes, and those of one part a few mega
 two uids can share a fingerprint, so the shard itself is asked.
 
 Each window adds a file. When there are many, the smallest are merged; a fingerprint that stands in two
-files does no harm, so neither does a process that dies in between.
+files does no harm, so neither does a process that dies in between. All of it follows from the shards: where
+the folder is gone, the next run writes it anew.
 """
 
 from __future__ import annotations
 
 import heapq
-import io
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, groupby, islice
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,12 +26,12 @@ import pyarrow.parquet as pq
 from tidegate.archive.listing import overlapping, parquet_file
 from tidegate.archive.naming import fingerprint
 from tidegate.archive.place import ArchivePlace, Listed
-from tidegate.archive.records import WindowFolder
+from tidegate.archive.records import WindowFolder, windows
 from tidegate.archive.shard import Shard
-from tidegate.core.errors import ArchiveError, DamagedShard
+from tidegate.core.errors import ArchiveError, DamagedRecord, DamagedShard
 
 _FOLDER = "_tidegate/index"
-_GROUP_ROWS = 65_536
+GROUP_ROWS = 65_536
 _MOST_FILES = 64
 _MERGED_AT_A_TIME = 48
 
@@ -66,23 +67,48 @@ class Index:
     def _search(self, wanted: pa.Array, span: tuple[int, int]) -> list[Pair]:
         try:
             return self._matches(wanted, span)
-        except ArchiveError:
+        except (ArchiveError, DamagedRecord):
             self._files = None  # others may have merged files meanwhile
             return self._matches(wanted, span)
 
     def _matches(self, wanted: pa.Array, span: tuple[int, int]) -> list[Pair]:
-        groups = [(file, group) for file in self._open() for group in overlapping(file.metadata, span)]
-        return [pair for file, group in groups for pair in _matching(file, group, wanted)]
+        with _intact(self.place):
+            groups = [(file, group) for file in self._open() for group in overlapping(file.metadata, span)]
+            return [pair for file, group in groups for pair in _matching(file, group, wanted)]
 
     @property
     def empty(self) -> bool:
-        return not self._open()
+        with _intact(self.place):
+            return not self._open()
 
     def _open(self) -> list[pq.ParquetFile]:
         if self._files is None:
             sources = (self.place.open(listed.key) for listed in index_files(self.place))
             self._files = [parquet_file(source) for source in sources if source is not None]
         return self._files
+
+
+@contextmanager
+def _intact(place: ArchivePlace) -> Iterator[None]:
+    """What Arrow says of damaged Parquet, as an error that names the way out."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedRecord(
+            f"the index of the archive is damaged: {error}",
+            where=place.where(_FOLDER),
+            hint="move this folder away, all of it: the next run writes it anew from the shards",
+        ) from error
+
+
+def demand_index(place: ArchivePlace) -> None:
+    """Write the index anew from the shards if it is gone: without it all files would look new."""
+    if index_files(place):
+        return
+    for folder in windows(place):
+        manifest = folder.manifest()
+        if manifest is not None:
+            add_window(folder, [shard.key for shard in manifest.shards])
 
 
 def _matching(file: pq.ParquetFile, group: int, wanted: pa.Array) -> Iterator[Pair]:
@@ -100,18 +126,22 @@ def index_files(place: ArchivePlace) -> list[Listed]:
 
 def add_window(folder: WindowFolder, shards: Iterable[str]) -> None:
     """Add a file with all that the shards of a window hold. They follow each other, as their members do."""
-    pairs = (pair for shard in shards for pair in _members(folder.place, shard))
-    first = next(pairs, None)
+    batches = (_members(folder.place, shard) for shard in shards)
+    first = next(batches, None)
     if first is not None:
-        folder.place.put(f"{_FOLDER}/{folder.name}.parquet", _parquet(_chained(first, pairs)))
+        _keep(folder.place, f"{_FOLDER}/{folder.name}.parquet", chain([first], batches))
 
 
-def _members(place: ArchivePlace, key: str) -> Iterator[Pair]:
+def _members(place: ArchivePlace, key: str) -> pa.RecordBatch:
     source = place.open(key)
     if source is None:
         raise DamagedShard("the shard is gone", where=place.where(key), hint="run it again")
-    for uid in Shard(source).index().column("uid").to_pylist():
-        yield fingerprint(uid), key
+    marks = [fingerprint(uid) for uid in Shard(source).index().column("uid").to_pylist()]
+    return _batch(marks, pa.repeat(pa.scalar(key, pa.string()), len(marks)))
+
+
+def _batch(marks: list[int], shards: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(marks, pa.uint64()), shards], schema=ENTRIES)
 
 
 def merge_if_many(place: ArchivePlace, name: str) -> bool:
@@ -121,22 +151,18 @@ def merge_if_many(place: ArchivePlace, name: str) -> bool:
         return False
     small = sorted(files, key=lambda listed: (listed.bytes, listed.key))[:_MERGED_AT_A_TIME]
     runs = [_pairs(place, listed.key) for listed in small]
-    place.put(f"{_FOLDER}/{name}.parquet", _parquet(_once(heapq.merge(*runs))))
+    with _intact(place):
+        _keep(place, f"{_FOLDER}/{name}.parquet", _once(heapq.merge(*runs)))
     place.delete([listed.key for listed in small])
     return True
 
 
-def _once(pairs: Iterator[Pair]) -> Iterator[Pair]:
-    last = None
-    for pair in pairs:
-        if pair != last:
-            yield pair
-        last = pair
-
-
-def _chained(first: Pair, rest: Iterator[Pair]) -> Iterator[Pair]:
-    yield first
-    yield from rest
+def _once(pairs: Iterator[Pair]) -> Iterator[pa.RecordBatch]:
+    """Pairs that follow each other, each of them once."""
+    rows = (pair for pair, _ in groupby(pairs))
+    while some := list(islice(rows, GROUP_ROWS)):
+        marks, shards = (list(column) for column in zip(*some, strict=True))
+        yield _batch(marks, pa.array(shards, pa.string()))
 
 
 def _pairs(place: ArchivePlace, key: str) -> Iterator[Pair]:
@@ -144,26 +170,32 @@ def _pairs(place: ArchivePlace, key: str) -> Iterator[Pair]:
     if source is None:
         return
     with closing(parquet_file(source)) as file:
-        for batch in file.iter_batches(_GROUP_ROWS, use_threads=False):
+        for batch in file.iter_batches(GROUP_ROWS, use_threads=False):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _parquet(pairs: Iterable[Pair]) -> bytes:
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, ENTRIES, compression="zstd", use_dictionary=["shard"]) as writer:
-        for rows in _grouped(pairs):
-            columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
-            arrays = [pa.array(values, kind.type) for values, kind in zip(columns, ENTRIES, strict=True)]
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=ENTRIES))
-    return sink.getvalue()
+def _keep(place: ArchivePlace, key: str, batches: Iterable[pa.RecordBatch]) -> None:
+    """One that is there was written from the same shards, and is the same."""
+    with place.scratch() as file:
+        _write(file, batches)
+        place.publish(key, file)
+    place.settle([key])
 
 
-def _grouped(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    rows: list[Pair] = []
-    for pair in pairs:
-        rows.append(pair)
-        if len(rows) == _GROUP_ROWS:
-            yield rows
-            rows = []
-    if rows:
-        yield rows
+def _write(file: BinaryIO, batches: Iterable[pa.RecordBatch]) -> None:
+    options: Any = {"compression": "zstd", "use_dictionary": ["shard"], "write_page_checksum": True}
+    with pq.ParquetWriter(pa.PythonFile(file, mode="w"), ENTRIES, **options) as writer:
+        for rows in _grouped(batches):
+            writer.write_table(rows, row_group_size=GROUP_ROWS)
+
+
+def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables that are row groups: all of one size but the last."""
+    waiting = ENTRIES.empty_table()
+    for batch in batches:
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
+        while waiting.num_rows >= GROUP_ROWS:
+            yield waiting.slice(0, GROUP_ROWS)
+            waiting = waiting.slice(GROUP_ROWS)
+    if waiting.num_rows:
+        yield waiting

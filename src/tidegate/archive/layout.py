@@ -17,9 +17,9 @@ import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from typing import NamedTuple
 
-from tidegate.archive.naming import INDEX_MEMBER, member_name
+from tidegate.archive.naming import INDEX_MEMBER
 from tidegate.core.errors import DamagedShard
 
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
@@ -56,11 +56,10 @@ class Codec(IntEnum):
     ZSTD = 1
 
 
-@dataclass(frozen=True)
-class Member:
-    """What a member's header says of it."""
+class Member(NamedTuple):
+    """What a member's header says of it. A tuple, because there is one for every file there is."""
 
-    uid: str
+    name: str
     codec: Codec
     size: int
     """Of the file, as it was."""
@@ -73,13 +72,8 @@ class Member:
     wide: bool = False
     """Whether the sizes stand in 64 bits; always so for members that were written as a stream."""
 
-    @cached_property
-    def name(self) -> str:
-        return member_name(self.uid, compressed=self.codec is Codec.ZSTD)
 
-
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A member's header as it stands in a shard, where the uid is only known by its name."""
 
     name: str
@@ -140,13 +134,11 @@ def _read_header(data: bytes) -> Header:
     name = data[_LOCAL.size : place].decode("ascii")
     stored = _SIZES64.unpack_from(data, place)[2] if wide else shown
     *_, codec, size, sha256 = _EXTRA.unpack_from(data, place + (_SIZES64.size if wide else 0))
-    found = Header(
-        name, Codec(codec), size, stored, crc32, sha256, wide, _LOCAL.size + name_bytes + extra_bytes
-    )
+    length = _LOCAL.size + name_bytes + extra_bytes
     own = _EXTRA.pack(_OURS, _EXTRA.size - 4, codec, size, sha256)
-    if _local(name, stored, crc32, own, wide=wide) != data[: found.length]:
+    if _local(name, stored, crc32, own, wide=wide) != data[:length]:
         raise ValueError("it is not what Tidegate writes")
-    return found
+    return Header(name, Codec(codec), size, stored, crc32, sha256, wide, length)
 
 
 # --- The directory and the ending ---------------------------------------------------------------------

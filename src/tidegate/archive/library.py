@@ -17,13 +17,15 @@ from typing import Any
 from pydantic import SecretStr
 
 from tidegate.archive.config import ArchiveConfig, read_config
-from tidegate.archive.cycle import Cycle, CycleResult, Packer, Share, Tools, Watching
+from tidegate.archive.contract import Packer, Share, Tools, Watching
+from tidegate.archive.cycle import Cycle
 from tidegate.archive.files import Files
 from tidegate.archive.listing import FileTable
 from tidegate.archive.mark import MarkTable
 from tidegate.archive.packers import InProcess, OnSpark
 from tidegate.archive.place import ArchivePlace, LocalPlace
 from tidegate.archive.records import PartReceipt
+from tidegate.archive.results import CycleResult
 from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.core.windows import Window
 from tidegate.s3 import S3Place

@@ -6,26 +6,26 @@ number of processes, and finds the same rows; and each part of the archive is a 
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.archive.config import Database
-from tidegate.archive.naming import fingerprint, part_name, part_of
+from tidegate.archive.entries import Origin
+from tidegate.archive.naming import FINGERPRINT_BITS, fingerprint, part_name, part_of
 from tidegate.archive.place import ArchivePlace, LocalBytes
 from tidegate.archive.records import Listing, WindowFolder
-from tidegate.archive.shard import Bytes, Origin
+from tidegate.archive.shard import Bytes
 from tidegate.core.ceiling import Ceiling, strictly_below, wall_clock
 from tidegate.core.errors import ArchiveError, ConfigError, ConnectError
 from tidegate.core.positions import Position
@@ -36,9 +36,12 @@ from tidegate.sources.contract import Relation
 from tidegate.sources.postgresql import PostgreSQL
 from tidegate.sources.sql import SqlSource
 
-RUN_ROWS = 500_000
+RUN_ROWS = 100_000
 """Rows that are sorted at a time."""
-_GROUP_ROWS = 2_048
+MOST_RUNS = 64
+"""Sorted files that are left as they are."""
+GROUP_ROWS = 2_048
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROWS = pa.schema(
     [
@@ -50,8 +53,7 @@ ROWS = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row of the table; without a location where it has none."""
 
     uid: str
@@ -137,7 +139,12 @@ class FileTable:
 
     def without_date(self) -> int:
         """Rows that are in no window, because they do not say when they were created."""
-        return self._source.null_cursors(self.relation, Cursor(timestamp=self._created_at.name))
+        name = self._quoted(self._created_at)
+        [(count,)] = self._database.rows(
+            f"SELECT COUNT(*) FROM {self.relation.sql} "
+            f"WHERE {name} IS NULL OR {name} IN ('-infinity', 'infinity')"  # as an index can answer it
+        )
+        return int(count)
 
     def without_uid(self, window: Window) -> int:
         """Rows of the window that nobody could ever ask for."""
@@ -150,7 +157,9 @@ class FileTable:
 
     def oldest(self) -> datetime | None:
         name = self._quoted(self._created_at)
-        [(moment,)] = self._database.rows(f"SELECT min({name}) FROM {self.relation.sql}")
+        [(moment,)] = self._database.rows(
+            f"SELECT min({name}) FROM {self.relation.sql} WHERE {name} > '-infinity' AND {name} < 'infinity'"
+        )
         return self._instant(moment) if moment is not None else None
 
     def archived_until(self, flag: str) -> datetime | None:
@@ -159,7 +168,7 @@ class FileTable:
         name, column = self._quoted(self._created_at), self._database.quote(flag)
         sql = (
             f"SELECT min({name}) FILTER (WHERE {column} IS NOT TRUE), max({name}) FROM {self.relation.sql} "
-            f"WHERE {name} IS NOT NULL"
+            f"WHERE {name} > '-infinity' AND {name} < 'infinity'"
         )
         [(first_left, last)] = self._database.rows(sql)
         if first_left is not None:
@@ -232,30 +241,87 @@ def _as_bytes(location: Any) -> bytes | None:
 # --- Frozen -------------------------------------------------------------------------------------------
 
 
-def freeze(table: FileTable, window: Window, folder: WindowFolder, n_bits: int) -> Listing:
-    """Read the window once and keep it, sorted, for those who pack it."""
-    digest = hashlib.sha256()
+def freeze(table: FileTable, window: Window, folder: WindowFolder, n_bits: int, attempt: str) -> Listing:
+    """Read the window once and keep it, sorted, for those who pack it. No two attempts have one name."""
     counts: Counter[int] = Counter()
-    files: list[str] = []
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
+    runs = _Runs(folder, attempt)
     for page in table.pages(window):
         marks = [fingerprint(row.uid) for row in page]
         counts.update(part_of(mark, n_bits) for mark in marks)
-        for row in page:
-            digest.update(repr((row.uid, row.created_at, row.location)).encode())
-        waiting.append(_batch(page, marks))
-        rows += len(page)
-        if rows >= RUN_ROWS:
-            files.append(_keep(folder, len(files), waiting))
-            waiting, rows = [], 0
-    if waiting:
-        files.append(_keep(folder, len(files), waiting))
+        runs.add(_batch(page, marks))
     parts = {part_name(part, n_bits): count for part, count in counts.items()} | _packed(folder)
     ordered = dict(sorted(parts.items()))
-    listing = Listing(sum(ordered.values()), ordered, tuple(files), digest.hexdigest())
+    listing = Listing(sum(ordered.values()), ordered, runs.finished())
+    folder.place.settle(listing.files)
     folder.seal_listing(listing)
     return listing
+
+
+@dataclass
+class _Runs:
+    """Sorted files of rows. Where they become many they are merged, since whoever packs opens all of them."""
+
+    folder: WindowFolder
+    attempt: str
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: int = 0
+    _levels: list[list[tuple[str, int]]] = field(default_factory=list)
+    """Files with their rows: those of a level were merged as often."""
+    _made: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= RUN_ROWS:
+            self._keep()
+
+    def finished(self) -> tuple[str, ...]:
+        if self._waiting:
+            self._keep()
+        return tuple(key for level in self._levels for key, _ in level)
+
+    def _keep(self) -> None:
+        self._enter(0, _written(self.folder.place, self._name(), [_sorted(self._waiting)]), self._rows)
+        self._waiting, self._rows = [], 0
+
+    def _enter(self, level: int, key: str, rows: int) -> None:
+        if level == len(self._levels):
+            self._levels.append([])
+        self._levels[level].append((key, rows))
+        if len(self._levels[level]) == MOST_RUNS:
+            many, self._levels[level] = self._levels[level], []
+            total = sum(rows for _, rows in many)
+            keys = [key for key, _ in many]
+            merged = _merged(self.folder.place, keys, -(-total // RUN_ROWS))
+            self._enter(level + 1, _written(self.folder.place, self._name(), merged), total)
+            self.folder.place.delete(keys)
+
+    def _name(self) -> str:
+        self._made += 1
+        return self.folder.listing_file(self.attempt, self._made)
+
+
+def _merged(place: ArchivePlace, keys: Sequence[str], slices: int) -> Iterator[pa.Table]:
+    """Range after range of fingerprints from all of the files: evenly spread, so that each is small."""
+    width = -(-(1 << FINGERPRINT_BITS) // slices)
+    for begin in range(0, 1 << FINGERPRINT_BITS, width):
+        span = begin, min(begin + width, 1 << FINGERPRINT_BITS) - 1
+        yield _sorted([batch for key in keys for batch in _batches(place, key, span, ROWS.names)])
+
+
+def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(batches, ROWS)
+    return table.sort_by([(name, "ascending") for name in ROWS.names])
+
+
+def _written(place: ArchivePlace, key: str, tables: Iterable[pa.Table]) -> str:
+    options: Any = {"use_dictionary": False, "compression": "zstd", "write_page_checksum": True}
+    with place.scratch() as file:
+        with pq.ParquetWriter(pa.PythonFile(file, mode="w"), ROWS, **options) as writer:
+            for table in tables:
+                writer.write_table(table, row_group_size=GROUP_ROWS)
+        place.publish(key, file)
+    return key
 
 
 def _packed(folder: WindowFolder) -> dict[str, int]:
@@ -275,16 +341,6 @@ def _batch(page: Sequence[Row], marks: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
 
-def _keep(folder: WindowFolder, number: int, batches: list[pa.RecordBatch]) -> str:
-    table = pa.Table.from_batches(batches, ROWS)
-    ordered = table.sort_by([(name, "ascending") for name in ROWS.names])
-    sink = io.BytesIO()
-    pq.write_table(ordered, sink, row_group_size=_GROUP_ROWS, use_dictionary=False, compression="zstd")
-    key = folder.listing_file(number)
-    folder.place.put(key, sink.getvalue())
-    return key
-
-
 def rows_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]) -> Iterator[tuple[int, Row]]:
     """The rows of a part with their fingerprints, in order. At most a few thousand of a file in memory."""
     runs = [_run(place, key, span) for key in listing.files]
@@ -299,9 +355,15 @@ def fingerprints_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]
 
 def _run(place: ArchivePlace, key: str, span: tuple[int, int]) -> Iterator[tuple[int, str, datetime, bytes]]:
     for batch in _batches(place, key, span, ROWS.names):
-        marks, uids, moments, locations = (column.to_pylist() for column in batch.columns)
+        marks, uids, moments, locations = batch.columns
+        columns = marks.to_pylist(), uids.to_pylist(), _moments(moments)
         # No location sorts before every location, as an empty path that nobody can have.
-        yield from zip(marks, uids, moments, [place or b"" for place in locations], strict=True)
+        yield from zip(*columns, [place or b"" for place in locations.to_pylist()], strict=True)
+
+
+def _moments(column: pa.Array) -> list[datetime]:
+    """What `to_pylist` would give, in an eighth of the time."""
+    return [_EPOCH + timedelta(microseconds=number) for number in column.cast(pa.int64()).to_pylist()]
 
 
 def _batches(
@@ -320,7 +382,7 @@ def within(file: pq.ParquetFile, span: tuple[int, int], columns: list[str]) -> I
 
     low, high = (pa.scalar(end, pa.uint64()) for end in span)
     for group in overlapping(file.metadata, span):
-        for batch in file.iter_batches(_GROUP_ROWS, row_groups=[group], columns=columns, use_threads=False):
+        for batch in file.iter_batches(GROUP_ROWS, row_groups=[group], columns=columns, use_threads=False):
             marks = batch.column("fingerprint")
             inside = pc.and_(pc.greater_equal(marks, low), pc.less_equal(marks, high))
             yield batch.filter(inside)
@@ -340,8 +402,9 @@ def overlapping(metadata: Any, span: tuple[int, int]) -> list[int]:
 def parquet_file(source: Bytes) -> pq.ParquetFile:
     """An object as Arrow reads files: by itself where it is one, elsewhere with few, large reads."""
     if isinstance(source, LocalBytes):
-        return pq.ParquetFile(source.path, pre_buffer=False)
-    return pq.ParquetFile(pa.PythonFile(io.BufferedReader(_Seekable(source), 64 << 10), mode="r"))
+        return pq.ParquetFile(source.path, pre_buffer=False, page_checksum_verification=True)
+    reader = pa.PythonFile(io.BufferedReader(_Seekable(source), 64 << 10), mode="r")
+    return pq.ParquetFile(reader, page_checksum_verification=True)
 
 
 class _Seekable(io.RawIOBase):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 
-from tidegate.core.errors import Conflict, ConnectError, OutcomeUnknown, StateError
+from tidegate.core.errors import ConfigError, Conflict, ConnectError, OutcomeUnknown, StateError
 from tidegate.reach import libpq
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.postgresql_session import errors
@@ -40,6 +40,17 @@ _MOVE = "UPDATE des_archive_config SET archived_until = %s WHERE id = 1 AND arch
 class Mark:
     archived_until: datetime
     lag_days: int
+
+    @property
+    def lag(self) -> timedelta:
+        """How far the mark stays behind the clock. Ahead of it, it would pass files still to come."""
+        if self.lag_days < 0:
+            raise ConfigError(
+                f"lag_days is {self.lag_days}: the mark would go past files that are still to come",
+                where=TABLE,
+                hint=f"UPDATE {TABLE} SET lag_days = 7 WHERE id = 1",
+            )
+        return timedelta(days=self.lag_days)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tidegate.archive.cycle import PIPELINE, Tools, Watching
+from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.mark import connect
 from tidegate.archive.records import WindowFolder, windows
 from tidegate.archive.shard import Shard
+from tidegate.archive.streams import PIPELINE
 from tidegate.core.errors import DamagedShard
 from tidegate.core.watermark import StreamId
 from tidegate.sources.postgresql_session import errors

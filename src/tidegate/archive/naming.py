@@ -20,6 +20,7 @@ SHARDS = "v1"
 _COMPRESSED = ".zst"
 _LONGEST = 200
 _KEPT = 128
+_PLAIN = re.compile(r"[A-Za-z0-9@+=,][A-Za-z0-9._@+=,-]{0,199}")
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._~@+=,-]")
 
 
@@ -51,6 +52,8 @@ def file_name(uid: str) -> str:
 
     A long one keeps its beginning, and the SHA-256 of the whole behind `~~`.
     """
+    if _PLAIN.fullmatch(uid):
+        return uid
     escaped = _UNSAFE.sub(lambda sign: b"%%%02X" % sign[0][0], uid_bytes(uid)).decode("ascii")
     if not escaped or escaped[0] in "._~-":
         escaped = "%" + (f"{ord(escaped[0]):02X}{escaped[1:]}" if escaped else "")
@@ -66,6 +69,11 @@ def member_name(uid: str, *, compressed: bool) -> str:
     if name.endswith(_COMPRESSED):  # or else `a.zst` as it is and `a` compressed would share a name
         name = f"{name[: -len(_COMPRESSED)]}%2Ezst"
     return name + _COMPRESSED if compressed else name
+
+
+def part_in(key: str) -> str:
+    """The part that a shard belongs to."""
+    return key.split("/")[2]
 
 
 def shard_key(high: datetime, part: str, number: int, sha256: str) -> str:

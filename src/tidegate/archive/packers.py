@@ -29,8 +29,7 @@ class InProcess:
     """One part after the other, here."""
 
     def pack(self, work: Packing, parts: Sequence[str]) -> Iterator[PartReceipt | None]:
-        for part in parts:
-            yield pack(work, part)
+        return (receipt for _, receipt in pack(work, parts))
 
 
 @dataclass
@@ -68,19 +67,20 @@ def _task(
     def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
             for first in batch.column(0).to_pylist():
-                for part in parts[first::stride]:
-                    yield _answer(work, part)
+                yield from _answers(work, parts[first::stride])
 
     return run
 
 
-def _answer(work: Packing, part: str) -> pa.RecordBatch:
-    receipt = error = None
+def _answers(work: Packing, parts: Sequence[str]) -> Iterator[pa.RecordBatch]:
     try:
-        found = pack(work, part)
-        receipt = json.dumps(found.to_json()) if found is not None else None
+        for part, receipt in pack(work, parts):
+            yield _answer(part, json.dumps(receipt.to_json()) if receipt is not None else None)
     except TidegateError as problem:
-        error = json.dumps(told(problem))
+        yield _answer(None, None, json.dumps(told(problem)))
+
+
+def _answer(part: str | None, receipt: str | None, error: str | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array([value], pa.string()) for value in (part, receipt, error)],
         names=["part", "receipt", "error"],

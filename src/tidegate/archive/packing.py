@@ -1,31 +1,34 @@
 """Packing one part of a window: its files, in the order of their fingerprints, into shards.
 
 Runs wherever there is a core: in this process, or in a task on a Spark executor. Two who pack the same part
-make the same shards under the same names, and the first receipt counts. A shard is read back, file by file,
-before it has a name that anybody could find.
+make the same shards under the same names, and the first receipt counts. What is written to a shard is read
+back before it has a name that anybody could find.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
-import os
-from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.config import OnProblem
 from tidegate.archive.files import Files, OpenFile, Unpackable
 from tidegate.archive.index import Index
+from tidegate.archive.keeping import MOST, Keeping
 from tidegate.archive.listing import Row, fingerprints_of, rows_of
 from tidegate.archive.naming import shard_key, span_of
 from tidegate.archive.place import ArchivePlace, FileBytes, problems
 from tidegate.archive.records import Listing, PartReceipt, Problem, ProblemKind, ShardRecord, WindowFolder
-from tidegate.archive.shard import Packed, Shard, ShardWriter
+from tidegate.archive.shard import Shard
+from tidegate.archive.writing import Packed, ShardWriter
 from tidegate.core.errors import DamagedShard, InvariantBroken
 
 MOST_ENTRIES = 1_000_000
@@ -48,64 +51,108 @@ class Packing:
     policies: dict[ProblemKind, OnProblem]
     late: bool = False
     """Only what no shard has yet: whatever has been packed is not even looked at."""
+    uids_repeat: bool = False
+    """Whether the table lets two rows have one uid, so that a row is known by its location as well."""
 
     @property
     def place(self) -> ArchivePlace:
         return self.folder.place
 
 
-def pack(work: Packing, part: str) -> PartReceipt | None:
-    """Pack a part, unless it is packed; None if a file keeps it from being finished."""
+def pack(work: Packing, parts: Iterable[str]) -> Iterator[tuple[str, PartReceipt | None]]:
+    """Pack these parts that are not packed yet; None for one that a file keeps from being finished.
+
+    While one is on its way to its place, the next is packed.
+    """
+    with Keeping() as keeping:
+        on_the_way: deque[tuple[str, Future[PartReceipt | None]]] = deque()
+        for part in parts:
+            on_the_way.append((part, _packed(work, part, keeping)))
+            while len(on_the_way) > MOST or (on_the_way and on_the_way[0][1].done()):
+                yield _arrived(on_the_way)
+        while on_the_way:
+            yield _arrived(on_the_way)
+
+
+def _arrived(
+    on_the_way: deque[tuple[str, Future[PartReceipt | None]]],
+) -> tuple[str, PartReceipt | None]:
+    part, receipt = on_the_way.popleft()
+    return part, receipt.result()
+
+
+def _packed(work: Packing, part: str, keeping: Keeping) -> Future[PartReceipt | None]:
     done = work.folder.receipt(part)
     if done is not None:
-        return done
+        return _known(done)
     # Whatever a file's own troubles are is said otherwise: here it is the archive that fails.
-    with problems(work.place.where("_tidegate")), ExitStack() as stack:
-        return _Part(work, part, stack).pack()
+    with problems(work.place.where("_tidegate")), _cycles_left_alone(), ExitStack() as stack:
+        return _Part(work, part, keeping, stack).pack()
+
+
+def _known(receipt: PartReceipt | None) -> Future[PartReceipt | None]:
+    future: Future[PartReceipt | None] = Future()
+    future.set_result(receipt)
+    return future
+
+
+@contextmanager
+def _cycles_left_alone() -> Iterator[None]:
+    """Packing makes tuples by the thousand and no cycles: looking for some would be a tenth of its time."""
+    looking = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looking:
+            gc.enable()
 
 
 class _Part:
-    def __init__(self, work: Packing, part: str, stack: ExitStack) -> None:
+    def __init__(self, work: Packing, part: str, keeping: Keeping, stack: ExitStack) -> None:
         self._work = work
         self._part = part
+        self._keeping = keeping
         span = span_of(int(part, 16), work.n_bits)
         self._rows = rows_of(work.place, work.listing, span)
         self._known = Known(work.place, partial(fingerprints_of, work.place, work.listing, span), span)
-        self._output = _Output(work, part, stack)
+        self._output = _Output(work, part, keeping, stack)
         self._problems: list[Problem] = []
         self._stopped = False
         self._last: tuple[str, bytes] | None = None
         """The uid that was last packed or found, and the checksum of its file."""
         self._counts: Counter[str] = Counter()
 
-    def pack(self) -> PartReceipt | None:
+    def pack(self) -> Future[PartReceipt | None]:
         for mark, row in self._rows:
             self._counts["listed"] += 1
             if self._stopped:
-                self._look_at(row)
+                self._look_at(mark, row)
             else:
                 self._add(mark, row)
-        folder = self._work.folder
-        folder.keep_problems(self._part, self._problems)
+        self._work.folder.keep_problems(self._part, self._problems)
         if self._stopped:
-            return None
+            return _known(None)
         self._output.roll()
+        return self._keeping.begin(self._kept)
+
+    def _kept(self) -> PartReceipt | None:
+        """The receipt, once all shards lie in their places."""
         receipt = self._receipt()
         if not receipt.whole or receipt.listed != self._work.listing.parts[self._part]:
             raise InvariantBroken(f"part {self._part} of the window does not add up: {receipt}")
-        folder.keep_receipt(receipt)
-        return folder.receipt(self._part)
+        self._work.folder.keep_receipt(receipt)
+        return self._work.folder.receipt(self._part)
 
     def _receipt(self) -> PartReceipt:
         output = self._output
-        return PartReceipt(
-            self._part, tuple(output.shards), packed=output.packed, bytes=output.read, **self._counts
-        )
+        shards = tuple(shard.result() for shard in output.shards)
+        return PartReceipt(self._part, shards, packed=output.packed, bytes=output.read, **self._counts)
 
     # --- One file
 
     def _add(self, mark: int, row: Row) -> None:
-        if self._work.late and self._known.checksum(mark, row.uid) is not None:
+        if self._work.late and self._known.has(mark, row, uids_repeat=self._work.uids_repeat):
             self._counts["already"] += 1
             return
         for attempt in range(1, _ATTEMPTS + 1):
@@ -115,12 +162,12 @@ class _Part:
             except Unpackable as error:
                 if error.kind is ProblemKind.CHANGED and attempt < _ATTEMPTS:
                     continue
-                self._problem(row, error)
+                self._not_packed(mark, row, error)
             return
 
     def _pack(self, mark: int, row: Row, file: OpenFile) -> None:
         if file.size <= WHOLE:
-            data = b"".join(file.content())
+            data = file.whole()
             if not self._is_here(mark, row, lambda: hashlib.sha256(data).digest()):
                 packed = Packed.of(data, self._work.level)
                 self._output.add(row, packed)
@@ -133,22 +180,31 @@ class _Part:
         if self._last is not None and self._last[0] == row.uid:
             known, counted = self._last[1], "repeated"
         else:
-            found = self._known.checksum(mark, row.uid)
+            found = self._known.entry(mark, row.uid)
             if found is None:
                 return False
-            known, counted = found, "already"
+            known, counted = found.sha256, "already"
         if checksum() != known:
             raise Unpackable(ProblemKind.DUPLICATE, "the uid has been packed with another content")
         self._counts[counted] += 1
         self._last = row.uid, known
         return True
 
-    def _look_at(self, row: Row) -> None:
+    def _look_at(self, mark: int, row: Row) -> None:
         """Something keeps the part from being finished: find out what else does, without packing."""
         try:
             with self._work.files.open(row.location):
                 pass
         except Unpackable as error:
+            self._not_packed(mark, row, error)
+
+    def _not_packed(self, mark: int, row: Row, error: Unpackable) -> None:
+        """A file that is gone and lies in a shard is where it should be; anything else is a problem."""
+        if error.kind is ProblemKind.MISSING and self._known.has(
+            mark, row, uids_repeat=self._work.uids_repeat
+        ):
+            self._counts["already"] += 1
+        else:
             self._problem(row, error)
 
     def _problem(self, row: Row, error: Unpackable) -> None:
@@ -178,18 +234,28 @@ class Known:
     ) -> None:
         index = Index(place)
         self._shards = {} if index.empty else index.shards(fingerprints(), span)
-        self._checksums = lru_cache(maxsize=4)(lambda key: _checksums(place, key))
+        self._entries = lru_cache(maxsize=4)(lambda key: _entries(place, key))
 
-    def checksum(self, mark: int, uid: str) -> bytes | None:
-        """That of the file which lies in a shard under this uid."""
+    def entry(self, mark: int, uid: str) -> Entry | None:
+        """The file that lies in a shard under this uid."""
         for shard in sorted(self._shards.get(mark, ())):
-            found = self._checksums(shard).get(uid)
+            found = self._entries(shard).get(uid)
             if found is not None:
                 return found
         return None
 
+    def has(self, mark: int, row: Row, *, uids_repeat: bool) -> bool:
+        """Whether a row's file is packed. A second row of its uid may name another file."""
+        found = self.entry(mark, row.uid)
+        return found is not None and not (uids_repeat and found.location != row.location)
 
-def _checksums(place: ArchivePlace, key: str) -> dict[str, bytes]:
+
+class Entry(NamedTuple):
+    sha256: bytes
+    location: bytes
+
+
+def _entries(place: ArchivePlace, key: str) -> dict[str, Entry]:
     """By uid, for a whole shard. One that is gone or damaged holds nothing: what it held is packed again."""
     source = place.open(key)
     if source is None:
@@ -198,7 +264,8 @@ def _checksums(place: ArchivePlace, key: str) -> dict[str, bytes]:
         index = Shard(source).index()
     except DamagedShard:
         return {}
-    return dict(zip(index.column("uid").to_pylist(), index.column("sha256").to_pylist(), strict=True))
+    uids, sums, locations = (index.column(name).to_pylist() for name in ("uid", "sha256", "location"))
+    return {uid: Entry(*entry) for uid, *entry in zip(uids, sums, locations, strict=True)}
 
 
 # --- The shards of a part -----------------------------------------------------------------------------
@@ -208,8 +275,9 @@ def _checksums(place: ArchivePlace, key: str) -> dict[str, bytes]:
 class _Output:
     work: Packing
     part: str
+    keeping: Keeping
     stack: ExitStack
-    shards: list[ShardRecord] = field(default_factory=list)
+    shards: list[Future[ShardRecord]] = field(default_factory=list)
     packed: int = 0
     read: int = 0
     _file: BinaryIO | None = None
@@ -217,7 +285,7 @@ class _Output:
 
     def add(self, row: Row, packed: Packed) -> None:
         self._room_for(len(packed.data)).add(row.origin, packed)
-        self._count(packed.size)
+        self._count(len(packed.content))
 
     def add_stream(self, row: Row, file: OpenFile) -> bytes:
         sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
@@ -244,30 +312,34 @@ class _Output:
         return self._writer
 
     def roll(self) -> None:
-        """Finish the open shard: write its end, read all of it back, and only then give it its name."""
+        """Finish the open shard: write its end, see that it can be read, and only then give it its name."""
         if self._writer is None or self._file is None:
             return
         if not self._writer.entries:  # its only file could not be read to its end
             self._forget()
             return
-        self._writer.finish()
-        self._file.flush()
-        sha256 = Shard(FileBytes(self._file, self._where)).verify()
-        size = self._file.seek(0, os.SEEK_END)
-        key = shard_key(self.work.high, self.part, len(self.shards) + 1, sha256)
-        if not self.work.place.publish(key, self._file):
-            self._read_back(key, sha256)
-        self.shards.append(ShardRecord(key, sha256, size, self._writer.entries))
+        written = self._writer.finish()
+        if not Shard(FileBytes(self._file, self._where)).index().equals(written.index):
+            raise DamagedShard("its index is not what was written", where=self._where)
+        key = shard_key(self.work.high, self.part, len(self.shards) + 1, written.sha256)
+        record = ShardRecord(key, written.sha256, written.bytes, written.index.num_rows)
+        publishing = partial(self._published, record, self._file)
+        self.shards.append(self.keeping.begin(publishing, self.stack.pop_all()))
         self._forget()
+
+    def _published(self, record: ShardRecord, file: BinaryIO) -> ShardRecord:
+        if not self.work.place.publish(record.key, file):
+            self._read_back(record)
+        return record
 
     def _forget(self) -> None:
         self._writer = self._file = None
         self.stack.close()
 
-    def _read_back(self, key: str, sha256: str) -> None:
-        found = self.work.place.open(key)
-        where = self.work.place.where(key)
-        if found is None or Shard(found).verify() != sha256:
+    def _read_back(self, record: ShardRecord) -> None:
+        found = self.work.place.open(record.key)
+        where = self.work.place.where(record.key)
+        if found is None or Shard(found).verify() != record.sha256:
             raise DamagedShard(
                 "the shard that lies here is not the one that was written",
                 where=where,

@@ -12,6 +12,7 @@ import io
 import os
 import secrets
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from tidegate.core.errors import ArchiveError
 from tidegate.state.contract import Store
 
 _UNFINISHED = ".unfinished-"
+_UMASK = threading.Lock()
 _ABANDONED_SECONDS = 3600.0
 """A file that nobody holds for so long is nobody's, even if its lock cannot be seen from here."""
 
@@ -47,11 +49,16 @@ class ArchivePlace(Protocol):
         ...
 
     def publish(self, key: str, file: BinaryIO) -> bool:
-        """Let what `scratch` gave be the object `key`, durably, unless there is one already.
+        """Let what `scratch` gave be the object `key`, unless there is one already.
 
+        Its bytes are durable, and its name is once `settle` has returned.
         True: the object is the very file that was written. False: it was there before, or it lies in
         another place now, and has to be read back before anybody may trust it.
         """
+        ...
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Make the names of objects durable that `publish` or `put_new` has given them."""
         ...
 
     def put_new(self, key: str, data: bytes) -> bool:
@@ -116,13 +123,18 @@ class LocalPlace:
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
-            _make_folders(path.parent, self.root)
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(cast(_Named, file).path, path)
             except FileExistsError:
                 return False
-            _sync_folder(path.parent)
         return True
+
+    def settle(self, keys: Iterable[str]) -> None:
+        parents = {folder for key in keys for folder in self._path(key).parents}
+        with problems(str(self.root)):
+            for folder in sorted(folder for folder in parents if folder.is_relative_to(self.root)):
+                _sync_folder(folder)
 
     def put_new(self, key: str, data: bytes) -> bool:
         with self.scratch() as file:
@@ -204,6 +216,7 @@ class LocalBytes:
     """A local file, read in ranges. It stays open while it is used, and no longer."""
 
     path: Path
+    piece = 1 << 20
 
     @property
     def where(self) -> str:
@@ -222,10 +235,11 @@ class LocalBytes:
 
 @dataclass(frozen=True)
 class FileBytes:
-    """A file that is still open, read in ranges: what was written is read back before it has a name."""
+    """A file that is still open, read in ranges: a shard is opened as readers do before it has a name."""
 
     file: BinaryIO
     where: str
+    piece = 256 << 10
 
     @property
     def size(self) -> int:
@@ -266,8 +280,9 @@ def _prune(folder: Path, root: Path) -> None:
 @cache
 def _umask() -> int:
     """Files of `mkstemp` are private; an archive is as public as its owner's other files."""
-    mask = os.umask(0o022)
-    os.umask(mask)
+    with _UMASK:  # it can only be read by setting it
+        mask = os.umask(0o022)
+        os.umask(mask)
     return mask
 
 

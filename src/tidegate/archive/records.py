@@ -94,15 +94,13 @@ class Listing:
     rows: int
     parts: dict[str, int]
     files: tuple[str, ...]
-    digest: str
-    """SHA-256 over all rows in the order of the table."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Listing:
-        return cls(data["rows"], data["parts"], tuple(data["files"]), data["digest"])
+        return cls(data["rows"], data["parts"], tuple(data["files"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,26 @@ class Manifest:
     repeated: int
     skipped: int
     written_at: str = field(default="")
+    given_up: bool = False
+    """Nothing of the window counts: the mark was moved, or nobody finished it. It has no shards."""
+
+    @classmethod
+    def of_none(cls, run: Run, n_bits: int) -> Manifest:
+        """Of a window that is given up. Where it lies, no other manifest can be written any more."""
+        return cls(
+            run=run.id,
+            number=run.number,
+            window=run.window,
+            late=False,
+            n_bits=n_bits,
+            shards=(),
+            files=0,
+            bytes=0,
+            already=0,
+            repeated=0,
+            skipped=0,
+            given_up=True,
+        )
 
     @property
     def stored(self) -> int:
@@ -151,8 +169,9 @@ class WindowFolder:
     def root(self) -> str:
         return f"{_WINDOWS}/{self.name}"
 
-    def listing_file(self, number: int) -> str:
-        return f"{self.root}/listing/{number:06}.parquet"
+    def listing_file(self, attempt: str, number: int) -> str:
+        """Whoever lists a window again leaves the files alone that others may still read."""
+        return f"{self.root}/listing/{attempt}-{number:06}.parquet"
 
     # --- The listing
 
@@ -179,7 +198,10 @@ class WindowFolder:
         return {key.rpartition("/")[2].removesuffix(".json") for key in keys if key.endswith(".json")}
 
     def keep_receipt(self, receipt: PartReceipt) -> None:
-        """The first receipt of a part counts, and says the same as every other would."""
+        """The first receipt of a part counts, and says the same as every other would.
+
+        Its name need not outlast a power cut: the part would be packed again.
+        """
         self.place.put_new(f"{self.root}/parts/{receipt.part}.json", seal(receipt.to_json()).encode())
 
     # --- Problems
@@ -214,6 +236,7 @@ class WindowFolder:
     def keep_manifest(self, manifest: Manifest) -> Manifest:
         """From here on the window's shards count. The manifest that was there first is the one."""
         self.place.put_new(self.manifest_key, seal(manifest.to_json()).encode())
+        self.place.settle([self.manifest_key])
         found = self.manifest()
         if found is None:
             raise DamagedRecord("the manifest is gone", where=self.place.where(self.manifest_key))
@@ -255,6 +278,7 @@ def demand_spread(place: ArchivePlace, n_bits: int, *, create: bool) -> None:
     wanted = {"format": FORMAT, "hash": "sha256", "n_bits": n_bits}
     text = (json.dumps(wanted) + "\n").encode()
     if create and place.put_new(_ARCHIVE, text):
+        place.settle([_ARCHIVE])
         return
     found = place.get(_ARCHIVE)
     if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -41,6 +41,9 @@ class S3ArchivePlace:
         file.seek(0)
         self._send(key, iter(lambda: file.read(_PIECE), b""))
         return False
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """An object that was answered for is durable."""
 
     def put_new(self, key: str, data: bytes) -> bool:
         return self._send(key, iter([data]))
@@ -129,7 +132,20 @@ class S3ArchivePlace:
         while some := list(islice(remaining, _DELETED_AT_ONCE)):
             objects = [{"Key": self.s3.key(key)} for key in some]
             with self._asking("s3:DeleteObject") as client:
-                client.delete_objects(Bucket=self.s3.bucket, Delete={"Objects": objects, "Quiet": True})
+                answer = client.delete_objects(
+                    Bucket=self.s3.bucket, Delete={"Objects": objects, "Quiet": True}
+                )
+            self._demand_deleted(answer.get("Errors", ()))
+
+    def _demand_deleted(self, errors: Sequence[dict[str, Any]]) -> None:
+        """A refusal stands in an answer that says all is well. A listing that stays would be believed."""
+        if errors:
+            first = errors[0]
+            raise ArchiveError(
+                f"{len(errors):,} objects could not be deleted: {first.get('Code')}: {first.get('Message')}",
+                where=f"s3://{self.s3.bucket}/{first.get('Key')}",
+                hint="grant s3:DeleteObject below `_tidegate/`, and run it again",
+            )
 
     def where(self, key: str) -> str:
         return self.s3.url(key)
@@ -152,6 +168,7 @@ class S3Bytes:
     key: str
     size: int
     tail: bytes = field(repr=False)
+    piece = 4 << 20
 
     @property
     def where(self) -> str:

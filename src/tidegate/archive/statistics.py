@@ -5,22 +5,24 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tidegate.archive import listing as listings
-from tidegate.archive.cycle import PIPELINE, Tools, Watching, began, first_mark
+from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.files import Unpackable
 from tidegate.archive.listing import Row, fingerprints_of, rows_of
 from tidegate.archive.naming import span_of
+from tidegate.archive.opening import first_mark
 from tidegate.archive.packing import Known
 from tidegate.archive.place import LocalPlace
 from tidegate.archive.records import WindowFolder
+from tidegate.archive.streams import archive_stream, began
 from tidegate.core.positions import Position
-from tidegate.core.watermark import Event, StreamId
+from tidegate.core.watermark import Event
 from tidegate.core.windows import Window
 
 _SAMPLE = 500
@@ -68,13 +70,13 @@ def statistics(tools: Tools, watching: Watching) -> Statistics:
     """Look, and write nothing: not even the table of the mark."""
     found = tools.mark.read()
     mark = found or first_mark(tools, watching)
-    ceiling = tools.table.freeze(timedelta(days=mark.lag_days))
+    ceiling = tools.table.freeze(mark.lag)
     assert ceiling.position is not None
     [cutoff] = ceiling.position.values
     assert isinstance(cutoff, datetime)
     window = Window(Position.of(mark.archived_until), Position.of(max(mark.archived_until, cutoff)))
     pending = tools.table.count(window)
-    stream = StreamId(PIPELINE, tools.config.database.table_name)
+    stream = archive_stream(tools.config)
     state = tools.store.read(stream).watermark
     return Statistics(
         archived_until=mark.archived_until,
@@ -95,7 +97,7 @@ def pending(tools: Tools) -> tuple[int, float]:
     mark = tools.mark.read()
     if mark is None:
         return 0, 0.0
-    cutoff = tools.clock() - timedelta(days=mark.lag_days)
+    cutoff = tools.clock() - mark.lag
     if cutoff <= mark.archived_until:
         return 0, 0.0
     window = Window(Position.of(mark.archived_until), Position.of(cutoff))
@@ -137,20 +139,21 @@ def _stored(history: list[Event]) -> int:
 def late_files(tools: Tools) -> Iterator[Row]:
     """Files behind the mark that no shard holds: they were inserted, or mended, after it had passed.
 
-    The whole table behind the mark is listed, sorted beside it, and compared with the index.
+    The whole table behind the mark is listed, sorted beside it, and compared with the index. Where uids
+    repeat, a row whose file is packed under another location is among them: who packs it will compare.
     """
     mark = tools.mark.read()
     if mark is None:
         return
-    stream = StreamId(PIPELINE, tools.config.database.table_name)
+    stream = archive_stream(tools.config)
     window = Window(began(tools.store, stream), Position.of(mark.archived_until))
     n_bits = tools.config.packer.n_bits
     with tempfile.TemporaryDirectory(prefix="tidegate-late-") as scratch:
         beside = LocalPlace(Path(scratch))
-        listing = listings.freeze(tools.table, window, WindowFolder(beside, "late"), n_bits)
+        listing = listings.freeze(tools.table, window, WindowFolder(beside, "late"), n_bits, "late")
         for part in listing.parts:
             span = span_of(int(part, 16), n_bits)
             known = Known(tools.place, partial(fingerprints_of, beside, listing, span), span)
             for fingerprint, row in rows_of(beside, listing, span):
-                if known.checksum(fingerprint, row.uid) is None:
+                if not known.has(fingerprint, row, uids_repeat=not tools.table.uid_is_key):
                     yield row

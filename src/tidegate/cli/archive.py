@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from tidegate.cli.archive_options import config_of, config_option, tools_of
+from tidegate.cli.archive_shards import compare, extract, verify
 from tidegate.cli.choosing import json_option, print_json
 from tidegate.cli.commands import Group
 from tidegate.cli.invocation import Invocation, invocation_of
-from tidegate.core.errors import TidegateError, UsageError
+from tidegate.core.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tidegate.archive.config import ArchiveConfig
-    from tidegate.archive.cycle import Tools
-    from tidegate.cli.signals import Stop
+    from tidegate.archive.contract import Tools
 
 _METRICS_PORT = 9108
 
@@ -40,23 +38,11 @@ def command() -> None:
     """
 
 
-def _config_option(function: Any) -> Any:
-    return click.option(
-        "--config",
-        "-c",
-        "config_file",
-        required=True,
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The archive's configuration.",
-    )(function)
-
-
 # --- run ------------------------------------------------------------------------------------------------
 
 
 @command.command(name="run")
-@_config_option
+@config_option
 @click.option(
     "--mode",
     type=click.Choice(["single", "continuous"]),
@@ -117,8 +103,8 @@ def run(
             f"--worker-id counts from 0, so of {workers} workers the last is {workers - 1}"
         )
     invocation = invocation_of(ctx)
-    config = _config(invocation, config_file)
-    from tidegate.archive.cycle import Share
+    config = config_of(invocation, config_file)
+    from tidegate.archive.contract import Share
     from tidegate.archive.library import spark_settings
     from tidegate.cli.archiving import Rounds
     from tidegate.cli.watching import AnnouncedSession
@@ -142,13 +128,13 @@ def run(
 
 
 @command.command()
-@_config_option
+@config_option
 @click.option("--late", is_flag=True, help="Look for files behind the mark that no shard holds.")
 @json_option
 @click.pass_context
 def stats(ctx: click.Context, /, *, config_file: Path, late: bool, as_json: bool) -> None:
     """Show what a run would archive, and write nothing."""
-    with _tools(ctx, config_file, "tidegate archive stats") as (invocation, tools, watching):
+    with tools_of(ctx, config_file, "tidegate archive stats") as (invocation, tools, watching):
         if late:
             _show_late(invocation, tools, as_json=as_json)
             return
@@ -217,7 +203,7 @@ def _moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 
 
 @command.command()
-@_config_option
+@config_option
 @click.option("--days-offset", type=float, metavar="DAYS", help="Move by so many days; negative goes back.")
 @click.option(
     "--set-date", callback=_moment, metavar="DATE", help="Move to this date, in UTC unless it says so."
@@ -246,7 +232,7 @@ def adjust(
         raise click.UsageError("give --days-offset or --set-date")
     if force and not reason.strip():
         raise click.UsageError("--force needs a --reason")
-    with _tools(ctx, config_file, "tidegate archive adjust") as (invocation, tools, _):
+    with tools_of(ctx, config_file, "tidegate archive adjust") as (invocation, tools, _):
         from tidegate.archive.adjusting import adjust as move
         from tidegate.observe.figures import counted, moment
 
@@ -269,7 +255,7 @@ def adjust(
 
 
 @command.command()
-@_config_option
+@config_option
 @click.option(
     "--from-column",
     metavar="COLUMN",
@@ -283,9 +269,9 @@ def init(
     """Create the table of the mark, and the mark."""
     if from_column is not None and set_date is not None:
         raise click.UsageError("--from-column and --set-date exclude each other")
-    with _tools(ctx, config_file, "tidegate archive init") as (invocation, tools, watching):
-        from tidegate.archive.cycle import first_mark
+    with tools_of(ctx, config_file, "tidegate archive init") as (invocation, tools, watching):
         from tidegate.archive.mark import Mark
+        from tidegate.archive.opening import first_mark
         from tidegate.observe.figures import moment
 
         found = tools.mark.read()
@@ -301,104 +287,11 @@ def init(
         invocation.terminal.say(f"archived until {moment(begun.archived_until)}, lag {begun.lag_days} days")
 
 
-# --- verify, extract ------------------------------------------------------------------------------------
-
-
-@command.command()
-@_config_option
-@click.option(
-    "--sample",
-    type=click.FloatRange(0, 100, min_open=True),
-    default=100.0,
-    metavar="PERCENT",
-    help="Check so many of the shards, chosen at random. [default: all]",
-)
-@json_option
-@click.pass_context
-def verify(ctx: click.Context, /, *, config_file: Path, sample: float, as_json: bool) -> int:
-    """Read shards again and check every file in them; exit 4 if one is not what was written."""
-    invocation = invocation_of(ctx)
-    config = _config(invocation, config_file)
-    from tidegate.archive import verifying
-    from tidegate.archive.library import open_place
-    from tidegate.observe.figures import counted, size
-    from tidegate.state.clock import new_token
-
-    place = open_place(config)
-    checked = files = total = 0
-    damaged = []
-    for verdict in verifying.verify(place, sample=sample, seed=new_token()):
-        checked += 1
-        files += verdict.shard.entries
-        total += verdict.shard.bytes
-        if verdict.problem is not None:
-            damaged.append({"shard": verdict.shard.key, "problem": verdict.problem})
-            invocation.terminal.error(f"{place.where(verdict.shard.key)}: {verdict.problem}")
-    strangers = verifying.strangers(place)
-    if as_json:
-        print_json({"shards": checked, "files": files, "damaged": damaged, "unreferenced": strangers})
-    else:
-        shards = f"{counted(checked, 'shard')} with {counted(files, 'file')}, {size(total)}"
-        invocation.terminal.say(f"checked {shards}: {len(damaged) or 'none'} damaged")
-        if strangers:
-            said = counted(len(strangers), "shard")
-            invocation.terminal.say(f"{said} that no manifest names: of an open window, or of one given up")
-    return 4 if damaged else 0
-
-
-@command.command()
-@_config_option
-@click.argument("uids", nargs=-1, metavar="[UID]...")
-@click.option("--all", "everything", is_flag=True, help="Every file of the archive.")
-@click.option(
-    "--to",
-    "folder",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Where to write them; nothing is written outside of it.",
-)
-@json_option
-@click.pass_context
-def extract(
-    ctx: click.Context,
-    /,
-    *,
-    config_file: Path,
-    uids: Sequence[str],
-    everything: bool,
-    folder: Path,
-    as_json: bool,
-) -> int:
-    """Get files back, by their uids or all of them."""
-    if everything == bool(uids):
-        raise click.UsageError("name the uids, or give --all")
-    invocation = invocation_of(ctx)
-    config = _config(invocation, config_file)
-    from tidegate.archive import extracting
-    from tidegate.archive.library import open_place
-
-    place = open_place(config)
-    found = extracting.extract_all(place, folder) if everything else extracting.extract(place, uids, folder)
-    count = 0
-    for item in found:
-        count += 1
-        if as_json:
-            print_json({"uid": item.uid, "path": str(item.path), "bytes": item.bytes}, compact=True)
-        elif not everything:
-            invocation.terminal.say(f"{item.uid} → {item.path}")
-    if everything and not as_json:
-        from tidegate.observe.figures import counted
-
-        invocation.terminal.say(f"{counted(count, 'file')} in {folder}")
-    return 0
-
-
-# --- mark-archived, compare -----------------------------------------------------------------------------
+# --- mark-archived -----------------------------------------------------------------------------
 
 
 @command.command(name="mark-archived")
-@_config_option
+@config_option
 @click.option(
     "--batch", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Rows at a time."
 )
@@ -412,7 +305,7 @@ def mark_archived(ctx: click.Context, /, *, config_file: Path, batch: int) -> in
 
     with (
         stopping(gently=True) as stop,
-        _tools(ctx, config_file, "tidegate archive mark-archived", stop) as (invocation, tools, watching),
+        tools_of(ctx, config_file, "tidegate archive mark-archived", stop) as (invocation, tools, watching),
     ):
         from tidegate.archive.marking import Marking
         from tidegate.observe.figures import counted
@@ -426,77 +319,5 @@ def mark_archived(ctx: click.Context, /, *, config_file: Path, batch: int) -> in
     return 0
 
 
-@command.command()
-@_config_option
-@click.option(
-    "--records", type=click.IntRange(min=1), default=100_000, show_default=True, help="How many files."
-)
-@json_option
-@click.pass_context
-def compare(ctx: click.Context, /, *, config_file: Path, records: int, as_json: bool) -> None:
-    """Archive generated files both ways, an UPDATE for each and one for all, and show what each costs.
-
-    Uses a scratch schema of the configured database, and drops it.
-    """
-    invocation = invocation_of(ctx)
-    config = _config(invocation, config_file)
-    from tidegate.archive.comparing import compare as both
-
-    found = both(config, records)
-    if as_json:
-        print_json(found.to_json())
-        return
-    from tidegate.observe.figures import size
-
-    invocation.terminal.table(
-        ["way", "time", "files/s", "updates", "WAL"],
-        [
-            [
-                way.name.replace("_", " "),
-                f"{way.seconds:.2f} s",
-                f"{way.files / way.seconds:,.0f}",
-                f"{way.updates:,}",
-                size(way.wal_bytes),
-            ]
-            for way in (found.per_record, found.watermark)
-        ],
-    )
-    invocation.terminal.show(
-        f"the watermark is {found.times_faster:.1f} × as fast, with {found.times_less_wal:,.0f} × less WAL"
-    )
-
-
-# --- What they share ------------------------------------------------------------------------------------
-
-
-def _config(invocation: Invocation, path: Path) -> ArchiveConfig:
-    try:
-        from tidegate.archive import library  # noqa: F401 - to see whether everything is there
-        from tidegate.archive.config import read_config
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
-
-    config = read_config(path)
-    invocation.secrets.add(config.secrets())
-    return config
-
-
-def _not_installed(error: ModuleNotFoundError) -> TidegateError:
-    return UsageError(
-        f"the archiver needs the package `{error.name}`, which is not installed",
-        hint="install it with `pip install 'tidegate[postgresql,spark]'`",
-    )
-
-
-@contextmanager
-def _tools(
-    ctx: click.Context, path: Path, name: str, stop: Stop | None = None
-) -> Iterator[tuple[Invocation, Tools, Any]]:
-    invocation = invocation_of(ctx)
-    config = _config(invocation, path)
-    from tidegate.archive.library import open_tools
-    from tidegate.cli.archiving import Watched
-    from tidegate.cli.signals import Stop as Signals
-
-    with open_tools(config, command=name) as tools:
-        yield invocation, tools, Watched(invocation, stop or Signals(gently=False))
+for _other in (verify, extract, compare):
+    command.add_command(_other)

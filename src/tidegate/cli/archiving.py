@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.archive.config import ArchiveConfig
-from tidegate.archive.cycle import Cycle, CycleResult, Share, Tools, files_archived
+from tidegate.archive.contract import Share, Tools
+from tidegate.archive.cycle import Cycle
 from tidegate.archive.library import open_tools
 from tidegate.archive.metrics import Figures, serving, write_textfile
 from tidegate.archive.records import PartReceipt
+from tidegate.archive.results import CycleResult
 from tidegate.archive.statistics import pending
+from tidegate.archive.streams import files_archived
 from tidegate.cli.choosing import print_json
 from tidegate.cli.failures import say
 from tidegate.cli.invocation import Invocation

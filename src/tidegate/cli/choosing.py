@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,6 +17,7 @@ from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import TidegateError, UsageError
 
 if TYPE_CHECKING:
+    from tidegate.config.deltas import DeltaPipeline
     from tidegate.config.pipelines import Pipeline
     from tidegate.core.watermark import StreamId
     from tidegate.state.contract import Listing, Store, Stored
@@ -76,6 +79,27 @@ def print_json(data: Any, *, compact: bool = False) -> None:
     sys.stdout.flush()
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: whoever waits for the file never reads half of it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"the result cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def read_json(file: Path) -> Any:
+    """What a file holds that somebody has named."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", where=str(file)) from error
+    except ValueError as error:
+        raise UsageError("the file is not JSON", where=str(file)) from error
+
+
 def print_json_list(items: Iterable[Any]) -> None:
     """A list as it comes: the reader gets the first item before there is a last one."""
     between = "["
@@ -109,19 +133,19 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def _complete_pipelines(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    return _completed(lambda: invocation_of(ctx).project.pipelines, incomplete)
+    return completed(lambda: invocation_of(ctx).project.pipelines, incomplete)
 
 
 def _complete_tables(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     def names() -> list[str]:
         project = invocation_of(ctx).project
-        chosen = ctx.params.get("pipelines") or project.pipelines
+        chosen = ctx.params.get("pipelines") or project.syncs
         return [table for name in chosen for table in project.pipeline(name).tables]
 
-    return _completed(names, incomplete)
+    return completed(names, incomplete)
 
 
-def _completed(names: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
+def completed(names: Callable[[], Iterable[str]], incomplete: str) -> list[CompletionItem]:
     try:
         return [CompletionItem(name) for name in dict.fromkeys(names()) if name.startswith(incomplete)]
     except TidegateError:
@@ -157,14 +181,14 @@ class Stores:
         self._open: dict[str, Store] = {}
         self._listings: dict[tuple[str, str], Listing] = {}
 
-    def of(self, pipeline: Pipeline) -> Store:
+    def of(self, pipeline: Pipeline | DeltaPipeline) -> Store:
         from tidegate.state.opening import open_store
 
         if pipeline.state_name not in self._open:
             self._open[pipeline.state_name] = open_store(pipeline.state)
         return self._open[pipeline.state_name]
 
-    def listing(self, pipeline: Pipeline) -> Listing:
+    def listing(self, pipeline: Pipeline | DeltaPipeline) -> Listing:
         key = (pipeline.state_name, pipeline.name)
         if key not in self._listings:
             self._listings[key] = self.of(pipeline).streams(pipeline.name)
@@ -172,12 +196,13 @@ class Stores:
 
 
 def chosen_pipelines(invocation: Invocation, names: Sequence[str]) -> list[Pipeline]:
+    """Those that are named; else all that move tables: pipelines of kind delta have commands of their own."""
     project = invocation.project
     if not names and not project.pipelines:
         raise UsageError(
             "the project has no pipeline yet", where=str(project.root), hint="write one in config/pipelines/"
         )
-    found = {pipeline.name: pipeline for pipeline in map(project.pipeline, names or project.pipelines)}
+    found = {pipeline.name: pipeline for pipeline in map(project.pipeline, names or project.syncs)}
     return list(found.values())
 
 
@@ -229,7 +254,8 @@ def _chosen(pipeline: Pipeline, stores: Stores, name: str, stored: dict[str, Sto
     from tidegate.sync.streams import owner
 
     stream = StreamId(pipeline.name, name)
-    beside = tuple(item for item in stored.values() if item.stream != stream and owner(item.stream) == stream)
+    others = (item for item in stored.values() if item.stream != stream and owner(item.stream) == stream)
+    beside = tuple(item for item in others if item.watermark is not None)  # one that was only held is none
     return Chosen(pipeline, stores.of(pipeline), stored.get(name) or Stored(stream), beside)
 
 

@@ -61,7 +61,7 @@ def show(ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[st
         )
         return
     rows = [[item.stream.name, *_cells(column)] for item, named in found for column in named]
-    invocation.terminal.table(["table", "column", "type", "at the target", "name", ""], rows)
+    invocation.terminal.table(["table", "column", "type", "at the target", "type there", "name", ""], rows)
 
 
 @command.command(name="map")
@@ -151,6 +151,7 @@ def _cells(column: NamedColumn) -> list[str]:
         column.column.name,
         column.column.native or str(column.column.type),
         column.name,
+        column.native,
         column.origin.value,
         ", ".join(note for note in notes if note),
     ]
@@ -161,6 +162,7 @@ def _json(column: NamedColumn) -> dict[str, Any]:
         "column": column.column.name,
         "type": column.column.native or str(column.column.type),
         "name": column.name,
+        "target_type": column.native,
         "origin": column.origin.value.replace(" ", "_"),
         "there": column.there,
         "needs_quotes": column.needs_quotes,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.choosing import chosen_pipelines, json_option, pipelines_option, print_json
+from tidegate.cli.choosing import json_option, pipelines_option, print_json
 from tidegate.cli.commands import Group
 from tidegate.cli.invocation import invocation_of
+
+if TYPE_CHECKING:
+    from tidegate.config.project import Project
 
 
 @click.group(cls=Group, name="config")
@@ -25,7 +29,7 @@ def show(ctx: click.Context, /, *, pipelines: Sequence[str], as_json: bool) -> N
     invocation = invocation_of(ctx)
     data = invocation.project.describe()
     if pipelines:
-        names = [pipeline.name for pipeline in chosen_pipelines(invocation, pipelines)]
+        names = [invocation.project.named(name) for name in pipelines]
         data["pipelines"] = {name: data["pipelines"][name] for name in names}
     if as_json:
         print_json(data)
@@ -59,19 +63,9 @@ def list_pipelines(ctx: click.Context, /, *, as_json: bool) -> None:
     facts: list[dict[str, object]] = []
     for name in invocation.project.pipelines:
         try:
-            pipeline = invocation.project.pipeline(name)
+            facts.append({"pipeline": name, **_facts(invocation.project, name)})
         except ConfigError as error:
             facts.append({"pipeline": name, "problem": str(error)})
-            continue
-        facts.append(
-            {
-                "pipeline": name,
-                "source": pipeline.source_name,
-                "target": pipeline.target_name,
-                "tables": len(pipeline.tables),
-                "file": pipeline.file,
-            }
-        )
     if as_json:
         print_json(facts)
         return
@@ -81,3 +75,22 @@ def list_pipelines(ctx: click.Context, /, *, as_json: bool) -> None:
     for fact in facts:
         if "problem" in fact:
             invocation.terminal.warn(str(fact["problem"]))
+
+
+def _facts(project: Project, name: str) -> dict[str, object]:
+    if project.is_delta(name):
+        delta = project.delta_pipeline(name)
+        found = delta.pattern.place if delta.pattern else "upstreams"
+        return {
+            "source": found,
+            "target": delta.target_name,
+            "tables": len(delta.upstreams),
+            "file": delta.file,
+        }
+    pipeline = project.pipeline(name)
+    return {
+        "source": pipeline.source_name,
+        "target": pipeline.target_name,
+        "tables": len(pipeline.tables),
+        "file": pipeline.file,
+    }

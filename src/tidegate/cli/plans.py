@@ -17,7 +17,7 @@ from tidegate.core.windows import Window
 from tidegate.observe.figures import counted, span
 from tidegate.observe.terminal import Tone
 from tidegate.state.clock import now
-from tidegate.sync.library import open_parts
+from tidegate.sync.library import open_parts, spark_settings
 from tidegate.sync.pipeline import Request
 from tidegate.sync.preview import TablePlan, preview
 
@@ -28,7 +28,7 @@ def show_plans(
     documents: list[dict[str, Any]] = []
     codes: list[int] = []
     for pipeline, request in requests:
-        plans = _plans(pipeline, request)
+        plans = _plans(invocation, pipeline, request)
         for plan in plans:
             _show(invocation, pipeline.name, plan)
         failed = {plan.error.exit_code for plan in plans if plan.error}
@@ -45,10 +45,11 @@ def show_plans(
     return combined(codes)
 
 
-def _plans(pipeline: Pipeline, request: Request) -> list[TablePlan]:
+def _plans(invocation: Invocation, pipeline: Pipeline, request: Request) -> list[TablePlan]:
     parts = open_parts(pipeline, command="tidegate sync --dry-run")
     try:
-        return preview(pipeline, request, parts=parts, clock=now)
+        cores = spark_settings(invocation.project).cores
+        return preview(pipeline, request, parts=parts, cores=cores, clock=now)
     finally:
         parts.close()
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MOST_SKEW = timedelta(seconds=1)
 """What `ceiling.lag` covers where clients set timestamps by their own clocks."""
 
+_SECOND = timedelta(seconds=1)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -63,7 +65,6 @@ def probe(connections: Connections, section: Section, name: str) -> Iterator[Ste
     }
     step = "configuration"
     try:
-        connections.check_available(section, name)
         for step, check in checks[section](connections, name):
             found = check()
             if found is not None:
@@ -126,6 +127,11 @@ def _target(connections: Connections, name: str) -> Iterator[Check]:
         yield from _Server(model.type, _login(model)).checks()
         yield "privileges", lambda: _may_create(model)
 
+    if model.type == "redshift":
+        yield from _Server(model.type, _login(model)).way()
+    if model.type == "delta" and "://" not in model.path:
+        yield "folder", lambda: _folder(Path(model.path))
+
     def ask() -> Finding:
         with closing(target_of(model)) as target:
             # Any question will do; this one is cheap, and asks what loading asks first.
@@ -178,9 +184,15 @@ def _staging(connections: Connections, name: str) -> Iterator[Check]:
         staging.delete([key])
         return Finding("and deleted")
 
+    def look() -> Finding:
+        next(staging.list(key), None)
+        next(staging.unfinished(), None)
+        return Finding("what is there can be listed")
+
     yield "write", write
     yield "read", read
     yield "delete", remove
+    yield "list", look
 
 
 def _folder(path: Path) -> Finding:
@@ -216,7 +228,55 @@ def _state(connections: Connections, name: str) -> Iterator[Check]:
             return Finding(f"{answer}: {first.problem}", warning=True, hint="tidegate watermark check")
         return Finding(f"{counted(len(listing.streams), 'table')} known")
 
+    if model.type == "s3":
+        yield "conditions", lambda: _conditions(model)
+        yield "clock", lambda: _bucket_clock(model)
     yield "records", ask
+
+
+def _conditions(model: Any) -> Finding:
+    """Whether one of two writers is refused. The object that shows it stays: every sync looks at it."""
+    from tidegate.state.opening import open_store
+    from tidegate.state.s3 import S3Store
+
+    with closing(open_store(model)) as store:
+        assert isinstance(store, S3Store)
+        store.demand_conditions()
+    return Finding("the server heeds them, so no run overwrites another's marks")
+
+
+def _bucket_clock(model: Any) -> Finding:
+    """Leases end by the clocks of those who look at them. The server tells whole seconds, and some of them
+    count those by a ticker of their own."""
+    from email.utils import parsedate_to_datetime
+
+    from tidegate.core.errors import StateError
+    from tidegate.s3 import S3Place
+
+    place = S3Place.of(model)
+    before = _now()
+    with place.asking("s3:ListBucket", refused=StateError) as client:
+        answer = client.list_objects_v2(Bucket=place.bucket, Prefix=place.key(""), MaxKeys=1)
+    journey = (_now() - before) / 2
+    told = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    ahead = told + _SECOND / 2 - before - journey
+    hint = "set both by NTP: a run whose clock is ahead takes tables from others whose leases have not ended"
+    return _compared(ahead, journey + _SECOND, hint)
+
+
+def _compared(ahead: timedelta, doubt: timedelta, hint: str) -> Finding:
+    """What there is to say of a clock that is ahead of ours, as far as that can be told."""
+    if abs(ahead) <= doubt:
+        return Finding(f"agrees with ours to {max(1, doubt / timedelta(milliseconds=1)):.0f} ms")
+    side = "ahead of" if ahead > timedelta(0) else "behind"
+    answer = f"{abs(ahead).total_seconds():.3f} s {side} ours"
+    if abs(ahead) - doubt <= _MOST_SKEW:
+        return Finding(answer)
+    return Finding(answer, warning=True, hint=hint)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 # --- Servers -----------------------------------------------------------------
@@ -234,10 +294,14 @@ class _Server:
     login: Login
     schema: str | None = None
 
-    def checks(self) -> Iterator[Check]:
+    def way(self) -> Iterator[Check]:
+        """Whether the server can be reached at all."""
         yield "DNS", self._dns
         yield "tunnel", self._tunnel
         yield "TCP", self._tcp
+
+    def checks(self) -> Iterator[Check]:
+        yield from self.way()
         yield "TLS", self._tls
         yield "login", self._logged_in
         yield "version", lambda: Finding(self._facts.version)
@@ -266,7 +330,7 @@ class _Server:
     def _tcp(self) -> Finding | None:
         if self.login.tunnel is not None or self.login.host.startswith("/"):
             return None  # the near end always answers; the far end shows with the login
-        began = datetime.now(UTC)
+        began = _now()
         try:
             socket.create_connection(self.login.endpoint(), timeout=10).close()
         except OSError as error:
@@ -274,7 +338,7 @@ class _Server:
                 f"port {self.login.port} does not answer: {error.strerror or error}",
                 hint="check host and port, that the server is running, and that no firewall is in between",
             ) from error
-        spent = (datetime.now(UTC) - began) / timedelta(milliseconds=1)
+        spent = (_now() - began) / timedelta(milliseconds=1)
         return Finding(f"port {self.login.port} answers in {max(1, spent):.0f} ms")
 
     def _tls(self) -> Finding | None:
@@ -301,15 +365,8 @@ class _Server:
         return Finding(f"{user}, database `{self.login.database}`")
 
     def _clock(self) -> Finding:
-        skew, doubt = self._facts.ahead, self._facts.doubt
-        if abs(skew) <= doubt:
-            return Finding(f"agrees with ours to {max(1, doubt / timedelta(milliseconds=1)):.0f} ms")
-        side = "ahead of" if skew > timedelta(0) else "behind"
-        answer = f"{abs(skew).total_seconds():.3f} s {side} ours"
-        if abs(skew) - doubt <= _MOST_SKEW:
-            return Finding(answer)
         hint = "set both by NTP; `ceiling.lag` must cover the difference where clients set timestamps"
-        return Finding(answer, warning=True, hint=hint)
+        return _compared(self._facts.ahead, self._facts.doubt, hint)
 
     def _privileges(self) -> Finding | None:
         closed = self._facts.closed
@@ -325,7 +382,7 @@ class _Server:
         from tidegate.sources.facts import facts_of
 
         try:
-            return facts_of(self.kind, self.login, lambda: datetime.now(UTC), self.schema)
+            return facts_of(self.kind, self.login, _now, self.schema)
         except TidegateError as error:
             return error
 

@@ -77,6 +77,7 @@ def _changing(function: Any) -> Any:
 
 @command.command()
 @_changing
+@click.option("--as-they-are", is_flag=True, help="Without judging them again.")
 @yes_option
 @click.pass_context
 def redrive(
@@ -87,15 +88,19 @@ def redrive(
     tables: Sequence[str],
     run: str | None,
     reason: str | None,
+    as_they_are: bool,
     yes: bool,
     force: bool,
 ) -> None:
-    """Let the rows of one table be loaded after all, as they are, by the next sync.
+    """Let the rows of one table that break no rule any more be loaded by the next sync.
 
-    Versions of rows that are older than what has arrived since lose, where rows are merged.
+    They are judged by the rules of today; those that break one stay. Versions of rows that are older than
+    what has arrived since lose, where rows are merged.
     """
     from tidegate.core.types import Schema
+    from tidegate.observe.figures import counted
     from tidegate.sync.job import target_table
+    from tidegate.sync.sifting import Sieve
 
     invocation = invocation_of(ctx)
     item = one_table(invocation, pipelines, tables)
@@ -103,13 +108,20 @@ def redrive(
         files = _asked(invocation, quarantine, run)
         if not files:
             return
-        confirm(f"Load {_rows(files)} rows of {item.stream} that break its rules?", yes=yes or force)
+        what = "that break its rules" if as_they_are else "as far as they break its rules no more"
+        confirm(f"Load {_rows(files)} rows of {item.stream} {what}?", yes=yes or force)
         settings = item.pipeline.settings_for(item.stream.name)
         newest = files[-1]
         schema = Schema.from_json(newest.schemas[newest.segment.schema])
         mode = target_table(settings, item.stream, schema).mode
-        quarantine.redrive(files, mode=mode, reason=reason or "redriven with `tidegate quarantine redrive`")
-    invocation.terminal.say(f"{_rows(files)} rows wait to be loaded: `tidegate sync --load-only` loads them")
+        sieve = None if as_they_are else Sieve(quarantine.parts.staging, settings, quarantine.token)
+        why = reason or "redriven with `tidegate quarantine redrive`"
+        rows = quarantine.redrive(files, mode=mode, reason=why, sieve=sieve)
+    left = sum(file.segment.rows for file in files) - rows
+    if rows:
+        invocation.terminal.say(f"{counted(rows, 'row')} to be loaded by `tidegate sync --load-only`")
+    if left:
+        invocation.terminal.say(f"{counted(left, 'row')} left in quarantine: --as-they-are would bring them")
 
 
 @command.command()

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.core.errors import ConnectError, LeaseHeld, TidegateError, VerificationFailed
+from tidegate.core.secrecy import hidden
 from tidegate.observe.figures import counted, size, span
 from tidegate.observe.terminal import Cell, Terminal, Tone, Toned
 from tidegate.sync.result import SyncResult, TableResult, TableStatus
@@ -22,6 +23,7 @@ class NotStarted:
     started_at: datetime
     finished_at: datetime
     error: TidegateError
+    execution_id: str | None = None
 
     @property
     def tables(self) -> dict[str, TableResult]:
@@ -33,7 +35,12 @@ class NotStarted:
 
     def to_json(self) -> dict[str, Any]:
         empty = SyncResult("", self.pipeline, self.tables_requested, self.started_at, self.finished_at)
-        return {**empty.to_json(), "execution_id": None, "status": "failed", "error": str(self.error)}
+        return {
+            **empty.to_json(),
+            "execution_id": self.execution_id,
+            "status": "failed",
+            "error": hidden(str(self.error)),
+        }
 
 
 Result = SyncResult | NotStarted

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.choosing import (
-    Chosen,
-    Stores,
-    chosen_pipelines,
-    chosen_tables,
-    json_option,
-    pipelines_option,
-    print_json,
-    tables_option,
-)
+from tidegate.cli.choosing import Stores, json_option, pipelines_option, print_json, tables_option
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import invocation_of
+from tidegate.cli.versions import Followed, Item, chosen_items, chosen_of_all_kinds
 
 if TYPE_CHECKING:
     from tidegate.observe.terminal import Cell
@@ -44,11 +36,11 @@ def command(
 
     invocation = invocation_of(ctx)
     stores = Stores()
-    chosen = chosen_pipelines(invocation, pipelines)
+    chosen = chosen_of_all_kinds(invocation, pipelines)
     at = now()
     facts = [
         _facts(item, stored, at)
-        for item in chosen_tables(chosen, tables, stores)
+        for item in chosen_items(invocation, pipelines, tables, stores)
         for stored in (item.stored, *item.beside)
     ]
     damaged = {record.where: record for pipeline in chosen for record in stores.listing(pipeline).damaged}
@@ -77,7 +69,7 @@ def command(
         )
 
 
-def _facts(item: Chosen, stored: Stored, at: datetime) -> dict[str, Any]:
+def _facts(item: Item, stored: Stored, at: datetime) -> dict[str, Any]:
     from tidegate.state.process import this_process
     from tidegate.sync.checking import ahead_of
     from tidegate.sync.marks import extracted_status, live_holder
@@ -122,9 +114,11 @@ def _row(fact: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _zone(item: Chosen) -> str:
+def _zone(item: Item) -> str:
     from tidegate.core.errors import TidegateError
 
+    if isinstance(item, Followed):
+        return "UTC"
     try:
         return item.pipeline.settings_for(item.stream.name).cursor.zone
     except TidegateError:  # the table has left the pipeline, and only its state is still there

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.choosing import chosen_pipelines, pipelines_option, print_json, tables_option
+from tidegate.cli.choosing import chosen_pipelines, pipelines_option, print_json, tables_option, write_whole
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import TidegateError, UsageError
 
 if TYPE_CHECKING:
+    from tidegate.cli.alerting import Telling
     from tidegate.cli.signals import Stop
     from tidegate.cli.watching import AnnouncedSession, Watched
     from tidegate.config.pipelines import Pipeline
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tidegate.sync.result import SyncResult
 
 STDOUT = "-"
+_LONGEST_NAME = 500
 
 
 class SyncCommand(Command):
@@ -35,6 +37,23 @@ def _claim_stdout(ctx: click.Context, _: click.Parameter, value: str | None) -> 
     if value == STDOUT:
         invocation_of(ctx).machine_output = True
     return value
+
+
+def _name(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not (value.isprintable() and 0 < len(value) <= _LONGEST_NAME):
+        raise click.BadParameter(f"expected 1 to {_LONGEST_NAME} characters that can be printed")
+    return value
+
+
+json_output_option = click.option(
+    "--json-output",
+    is_flag=False,
+    flag_value=STDOUT,
+    default=None,
+    metavar="[FILE]",
+    callback=_claim_stdout,
+    help="The result as JSON, on standard output or in a file.",
+)
 
 
 def _options(function: Any) -> Any:
@@ -66,14 +85,12 @@ def _options(function: Any) -> Any:
                 help="Look at all tables anew, also those that were looked at within the hour.",
             ),
             click.option(
-                "--json-output",
-                is_flag=False,
-                flag_value=STDOUT,
-                default=None,
-                metavar="[FILE]",
-                callback=_claim_stdout,
-                help="The result as JSON, on standard output or in a file.",
+                "--execution-id",
+                metavar="ID",
+                callback=_name,
+                help="What this run is called in its result; a scheduler's own name for it.",
             ),
+            json_output_option,
         )
     ):
         function = option(function)
@@ -150,17 +167,19 @@ def _run(
     dry_run: bool,
     every: float | None,
     refresh_schema: bool,
+    execution_id: str | None,
     json_output: str | None,
 ) -> int:
     from tidegate.sync.pipeline import Request
 
+    if execution_id is not None and every is not None:
+        raise click.UsageError("--execution-id names one run, and --every makes many")
     _demand_sense(scope, limit, low, high, verify=verify_data)
     if json_output not in (None, STDOUT) and not Path(json_output).absolute().parent.is_dir():
         raise UsageError("there is no such folder to write the result to", where=json_output)
     chosen = _with_tables(chosen_pipelines(invocation, pipelines), tables)
     requests = [
-        (pipeline, Request(tables=wanted, scope=scope, limit=limit, low=low, high=high))
-        for pipeline, wanted in chosen
+        (pipeline, Request(wanted, scope, limit, low, high, execution_id)) for pipeline, wanted in chosen
     ]
     if dry_run:
         from tidegate.cli.plans import show_plans
@@ -238,26 +257,34 @@ class Round:
     """One of many: then its JSON is one line."""
 
     def run(self, session: AnnouncedSession, stop: Stop) -> int:
+        from tidegate.cli.alerting import Telling
         from tidegate.cli.results import combined, show_results
         from tidegate.cli.watching import Watched
         from tidegate.observe.logs import LoggedProgress
 
         terminal = self.invocation.terminal
-        with terminal.watching() as watcher:
-            watched = Watched(stop, watcher, LoggedProgress())
-            session.before = [lambda: watched.remark("starting Spark")]
-            session.after = [stop.arm]
-            results = [self._pipeline(*request, session, watched) for request in self.requests]
-        show_results(terminal, results)
+        with Telling(self.invocation) as telling:
+            with terminal.watching() as watcher:
+                watched = Watched(stop, watcher, LoggedProgress())
+                session.before = [lambda: watched.remark("starting Spark")]
+                session.after = [stop.arm]
+                results = [self._pipeline(*request, session, watched, telling) for request in self.requests]
+            show_results(terminal, results)
         self._write_json([result.to_json() for result in results])
         return combined([result.exit_code for result in results])
 
     def _pipeline(
-        self, pipeline: Pipeline, request: Request, session: AnnouncedSession, watched: Watched
+        self,
+        pipeline: Pipeline,
+        request: Request,
+        session: AnnouncedSession,
+        watched: Watched,
+        telling: Telling,
     ) -> Any:
         """One pipeline. What keeps all of its tables from starting does not keep other pipelines from it."""
         from tidegate.cli.results import NotStarted
         from tidegate.state.clock import new_token, now
+        from tidegate.sync.alerting import Done
         from tidegate.sync.library import known_schemas, open_parts
         from tidegate.sync.pipeline import sync_pipeline
 
@@ -275,16 +302,19 @@ class Round:
                     clock=now,
                     token=new_token,
                 )
-                return self._verified(result, pipeline, parts) if self.verify else result
+                result = self._verified(result, pipeline, parts) if self.verify else result
+                telling.synced(pipeline, Done(result, request.reads, self.verify), parts.store)
+                return result
             finally:
                 parts.close()
         except TidegateError as error:
             from tidegate.cli.failures import say
 
+            telling.not_started(pipeline, error)
             if isinstance(error, UsageError) and len(self.requests) == 1:
                 raise
             say(self.invocation, error)
-            return NotStarted(pipeline.name, request.tables, started, now(), error)
+            return NotStarted(pipeline.name, request.tables, started, now(), error, request.execution_id)
 
     def _verified(self, result: SyncResult, pipeline: Pipeline, parts: Any) -> SyncResult:
         from tidegate.cli.failures import say
@@ -308,20 +338,12 @@ class Round:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whole or not at all: whoever waits for the file never reads half of it."""
     import json
-    import os
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UsageError(f"the result cannot be written: {error.strerror}", where=str(path)) from error
+    write_whole(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def _session(invocation: Invocation) -> AnnouncedSession:
+def open_session(invocation: Invocation) -> AnnouncedSession:
     from tidegate.cli.watching import AnnouncedSession
     from tidegate.sync.library import spark_settings
 
@@ -332,14 +354,14 @@ def _once(round_: Round) -> int:
     from tidegate.cli.signals import stopping
 
     with stopping(gently=False) as stop:
-        return round_.run(_session(round_.invocation), stop)
+        return round_.run(open_session(round_.invocation), stop)
 
 
 def _for_ever(round_: Round, pause: float) -> int:
     """Rounds with a pause between them and one warm session, until a signal. The last round's code counts."""
     from tidegate.cli.signals import stopping
 
-    session = _session(round_.invocation)
+    session = open_session(round_.invocation)
     with stopping(gently=True) as stop:
         while True:
             code = round_.run(session, stop)

@@ -46,6 +46,7 @@ class Watched:
     def note(self, stream: StreamId, text: str) -> None:
         for listener in self._listeners:
             listener.note(stream, text)
+        self._stop.check()
 
     def finished(self, stream: StreamId, result: TableResult) -> None:
         for listener in self._listeners:

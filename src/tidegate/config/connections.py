@@ -13,13 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from tidegate.config.alerts import AlertReceiver
 from tidegate.config.binding import Binder, Bound, Values, found, found_word
-from tidegate.config.loading import Document, Fields, Scalar
-from tidegate.config.models import (
+from tidegate.config.connection_models import (
     ConnectionsFile,
     LocalStaging,
     LocalState,
-    Model,
     S3Config,
     S3Staging,
     S3State,
@@ -30,6 +29,8 @@ from tidegate.config.models import (
     TargetConnection,
     by_type,
 )
+from tidegate.config.kinds import Model
+from tidegate.config.loading import Document, Fields, Scalar
 from tidegate.config.problems import KeyPath, Problem, config_error
 from tidegate.config.secrets import Providers
 from tidegate.config.spelling import did_you_mean, listed
@@ -47,6 +48,7 @@ class Section(Enum):
     TARGET = "target"
     STAGING = "staging"
     STATE = "state"
+    ALERTS = "alert"
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,12 @@ class Connections:
     def state(self, name: str) -> StateStore:
         return cast("StateStore", self.get(Section.STATE, name))
 
+    def alert(self, name: str) -> AlertReceiver:
+        return cast("AlertReceiver", self.get(Section.ALERTS, name))
+
     @property
     def spark(self) -> SparkOptions:
         return cast("SparkOptions", _demand(self.spark_options.whole))
-
-    def check_available(self, section: Section, name: str) -> None:
-        """Refuse what can be written down but not used yet. Call it before using an entry."""
-        reason = self.get(section, name).unavailable()
-        if reason:
-            raise config_error([self.document.problem(self.entries[section][name].path, reason)])
 
     def missing_variables(self) -> list[Problem]:
         """Also what is wrong with secrets: whoever asks for this makes us ask for all of them."""
@@ -161,6 +160,7 @@ def read_connections(document: Document, variables: Variables, root: Path) -> Co
         Section.TARGET: reader.section(("connections", "targets"), TargetConnection, _target_type),
         Section.STAGING: reader.section(("staging",), StagingArea, _no_type),
         Section.STATE: reader.section(("state",), StateStore, _no_type),
+        Section.ALERTS: reader.section(("alerts",), AlertReceiver, _no_type),
     }
     older = reader.older(entries)
     entries[Section.STAGING] = entries[Section.STAGING] or _built_in(LocalStaging(path=root / "staging"))
@@ -301,5 +301,5 @@ def _target_type(data: Mapping[str, Any]) -> str | None:
     return "postgresql" if data.get("port") == "5432" else "redshift"
 
 
-def _no_type(data: Mapping[str, Any]) -> str | None:  # noqa: ARG001 - staging and state never went without
+def _no_type(data: Mapping[str, Any]) -> str | None:  # noqa: ARG001 - these never went without
     return None

@@ -7,21 +7,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tidegate.config.alerts import AlertReceiver
 from tidegate.config.binding import Binder, Values
-from tidegate.config.connections import Connections, Section, wrong_primary
-from tidegate.config.loading import Document
-from tidegate.config.mappings import ColumnMappings
-from tidegate.config.models import (
+from tidegate.config.connection_models import (
     LocalStaging,
     LocalState,
-    PipelineFile,
-    PipelineOptions,
+    RedshiftTarget,
     SourceConnection,
     StagingArea,
     StateStore,
-    TableOptions,
     TargetConnection,
 )
+from tidegate.config.connections import Connections, Section, wrong_primary
+from tidegate.config.jobs import JobOptions
+from tidegate.config.loading import Document
+from tidegate.config.mappings import ColumnMappings
+from tidegate.config.pipeline_models import PipelineFile, PipelineOptions, TableOptions
 from tidegate.config.problems import KeyPath, Problem, config_error
 from tidegate.config.resolving import mercy_of, resolve, unsuitable
 from tidegate.config.settings import Mercy, Processing, TableSettings
@@ -34,7 +35,7 @@ from tidegate.core.strategies import WriteMode
 
 @dataclass(frozen=True)
 class Pipeline:
-    """One file of config/pipelines, checked. Connections must be usable when they are asked for."""
+    """One file of config/pipelines, checked."""
 
     name: str
     file: str
@@ -45,6 +46,7 @@ class Pipeline:
     state_name: str
     primary_name: str | None
     """The source whose open transactions decide, where the source is a replica."""
+    job: JobOptions | None
     _tables: Mapping[str, TableOptions] = field(repr=False)
     _document: Document = field(repr=False)
     _connections: Connections = field(repr=False)
@@ -52,30 +54,53 @@ class Pipeline:
 
     @property
     def source(self) -> SourceConnection:
-        self._connections.check_available(Section.SOURCE, self.source_name)
         return self._connections.source(self.source_name)
 
     @property
     def primary(self) -> SourceConnection | None:
         if self.primary_name is None:
             return None
-        self._connections.check_available(Section.SOURCE, self.primary_name)
         return self._connections.source(self.primary_name)
 
     @property
     def target(self) -> TargetConnection:
-        self._connections.check_available(Section.TARGET, self.target_name)
         return self._connections.target(self.target_name)
 
     @property
     def staging(self) -> StagingArea:
-        self._connections.check_available(Section.STAGING, self.staging_name)
         return self._connections.staging(self.staging_name)
 
     @property
     def state(self) -> StateStore:
-        self._connections.check_available(Section.STATE, self.state_name)
         return self._connections.state(self.state_name)
+
+    @property
+    def alert_names(self) -> tuple[str, ...]:
+        """Who is told when something is wrong: everybody, unless the pipeline chooses."""
+        chosen = self.options.alerts
+        return tuple(self._connections.names(Section.ALERTS)) if chosen is None else chosen
+
+    def alert(self, name: str) -> AlertReceiver:
+        return self._connections.alert(name)
+
+    @property
+    def demanded_job(self) -> JobOptions:
+        """The pipeline's job, where there has to be one."""
+        if self.job is None:
+            raise UsageError(
+                f"pipeline `{self.name}` has no job", where=self.file, hint="write one in `job:`"
+            )
+        return self.job
+
+    @property
+    def writer(self) -> SourceConnection:
+        """The connection under which a job deletes temporary rows."""
+        return self._connections.source(self.demanded_job.write_connection)
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds `config/`."""
+        return self._root
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -121,7 +146,15 @@ class Pipeline:
         settings = resolve(table, options, self.options)
         # A name that somebody chose is theirs; one that comes from the source is made safe for the target.
         name = options.target_name or self.name_rules.safe_table(settings.target_name)
-        return replace(settings, target_name=name, names=self.mappings.of(table))
+        lossy = replace(
+            settings.lossy,
+            source=self._connections.kind(Section.SOURCE, self.source_name) or "",
+            target=self._connections.kind(Section.TARGET, self.target_name) or "",
+        )
+        emptied = self.job is not None and table in (self.job.tables or self._tables)
+        return replace(
+            settings, target_name=name, names=self.mappings.of(table), lossy=lossy, emptied=emptied
+        )
 
     def expand(self, available: Iterable[str], wanted: Iterable[str] = ()) -> list[str]:
         """The tables to sync, in the order of the file, given the tables that the source has.
@@ -191,7 +224,8 @@ def read_pipeline(document: Document, connections: Connections, variables: Varia
     """Read and check one file; everything wrong in it is reported at once."""
     reading = _Reading(Binder(document, variables, root), connections)
     options, tables = reading.parts()
-    names = reading.references(options) if options else {}
+    names = reading.references(options, tables) if options else {}
+    job = reading.job(options, tables)
     if reading.problems or options is None:
         raise config_error(reading.problems)
     return Pipeline(
@@ -203,6 +237,7 @@ def read_pipeline(document: Document, connections: Connections, variables: Varia
         staging_name=names["staging"],
         state_name=names["state"],
         primary_name=reading.primary(options),
+        job=job,
         _tables=tables,
         _document=document,
         _connections=connections,
@@ -225,10 +260,6 @@ class _Reading:
         data = values.data if isinstance(values.data, dict) else {}
         head = Values(data.get("pipeline"), unknown=values.unknown)
         options = self.binder.fit(PipelineOptions, ("pipeline",), head).model
-        if options and options.kind != "sync":
-            message = f"pipelines of kind `{options.kind}` are not available yet"
-            self._say(("pipeline", "kind"), message)
-            return options, {}
         tables = self._tables(data.get("tables"), values.unknown)
         self.problems += self._table_problems(tables, options or _guess(head.data))
         return options, tables
@@ -259,7 +290,7 @@ class _Reading:
         for name, message, _ in _shared_targets(sound):
             yield document.problem(("tables", name), message)
 
-    def references(self, options: PipelineOptions) -> dict[str, str]:
+    def references(self, options: PipelineOptions, tables: Mapping[str, TableOptions]) -> dict[str, str]:
         """What the pipeline refers to exists; staging and state may be left to the default."""
         self._demand(Section.SOURCE, options.source)
         self._demand(Section.TARGET, options.target)
@@ -267,12 +298,42 @@ class _Reading:
         names = {"staging": self._demand(Section.STAGING, staging)}
         state = options.state or self.connections.default_state(names["staging"])
         names["state"] = self._demand(Section.STATE, state)
+        for index, alert in enumerate(options.alerts or ()):
+            self._demand(Section.ALERTS, alert, ("pipeline", "alerts", index))
         wrong = self._wrong_primary(options)
         if wrong:
             self._say(("pipeline", "ceiling", "primary"), wrong)
+        self._check_layouts(options.target, tables)
         if not self.problems:
             self._keep_apart(names["staging"], names["state"])
+            self._within_reach(options.target, names["staging"])
         return names
+
+    def job(self, options: PipelineOptions | None, tables: Mapping[str, TableOptions]) -> JobOptions | None:
+        """The pipeline's job, if it has one; what it refers to exists."""
+        values = self.binder.values(("job",))
+        if values.data is None:
+            return None
+        bound = self.binder.fit(JobOptions, ("job",), values)
+        self.problems += bound.problems
+        if bound.model is not None and options is not None:
+            self._check_job(bound.model, options, tables)
+        return bound.model
+
+    def _check_job(
+        self, job: JobOptions, options: PipelineOptions, tables: Mapping[str, TableOptions]
+    ) -> None:
+        self._demand(Section.SOURCE, job.write_connection, ("job", "write_connection"))
+        sources = self.connections.entries[Section.SOURCE]
+        kinds = {sources[name].kind for name in (options.source, job.write_connection) if name in sources}
+        if len(kinds) > 1:
+            self._say(("job", "write_connection"), "it is of another type than the pipeline's source")
+        for name in job.tables or tables:
+            if is_pattern(name):
+                self._say(("job",), f"`{name}` is a pattern; name the temporary tables in `job.tables`")
+            elif name not in tables:
+                near = did_you_mean(name, tables)
+                self._say(("job", "tables"), f"the pipeline has no table `{name}`{near}")
 
     def primary(self, options: PipelineOptions) -> str | None:
         if options.ceiling.primary:
@@ -285,9 +346,9 @@ class _Reading:
             return None
         return wrong_primary(sources, options.source, options.ceiling.primary)
 
-    def _demand(self, section: Section, name: str | None) -> str:
+    def _demand(self, section: Section, name: str | None, path: KeyPath = ()) -> str:
         known = self.connections.names(section)
-        path: KeyPath = ("pipeline", section.value)
+        path = path or ("pipeline", section.value)
         if name is None:
             self._say(("pipeline",), f"`{section.value}` is missing: it could be any of {listed(known)}")
         elif name not in known:
@@ -308,6 +369,24 @@ class _Reading:
             self._say(
                 ("pipeline",), message, f"give each a folder of its own in {self.connections.document.file}"
             )
+
+    def _check_layouts(self, target: str, tables: Mapping[str, TableOptions]) -> None:
+        """How one kind of target lays out a table means nothing to another."""
+        entry = self.connections.entries[Section.TARGET].get(target)
+        kind = entry.kind if entry else None
+        for name, table in tables.items():
+            for section, said in (("delta", table.delta), ("redshift", table.redshift)):
+                if said.model_fields_set and kind not in (section, None):
+                    message = f"it is for targets of type {section}, and `{target}` is of type {kind}"
+                    self._say(("tables", name, section), message, "leave it out")
+
+    def _within_reach(self, target: str, staging: str) -> None:
+        """Redshift reads staged files by itself, and it can read S3 only."""
+        warehouse = self.connections.entries[Section.TARGET][target].bound.model
+        files = self.connections.entries[Section.STAGING][staging].bound.model
+        if isinstance(warehouse, RedshiftTarget) and isinstance(files, LocalStaging):
+            message = f"Redshift loads from S3, and staging `{staging}` is a local folder"
+            self._say(("pipeline", "staging"), message, "give the pipeline a `staging` of type s3")
 
     def _say(self, path: KeyPath, message: str, hint: str | None = None) -> None:
         self.problems.append(self.binder.document.problem(path, message, hint=hint))

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.config.binding import Binder
+from tidegate.config.connection_models import SparkOptions
 from tidegate.config.connections import Connections, Section, read_connections
-from tidegate.config.loading import Document, read_document
-from tidegate.config.models import SparkOptions
+from tidegate.config.deltas import KIND as DELTA
+from tidegate.config.deltas import DeltaPipeline, read_delta_pipeline
+from tidegate.config.loading import Document, Scalar, read_document
 from tidegate.config.pipelines import Pipeline, read_pipeline
 from tidegate.config.problems import ConfigProblems, Problem, config_error
 from tidegate.config.secrets import Providers
@@ -76,18 +78,46 @@ class Project:
     def spark(self) -> SparkOptions:
         return self.connections.spark
 
+    @property
+    def syncs(self) -> tuple[str, ...]:
+        """The names of those that move tables from a source to a warehouse."""
+        return tuple(name for name in self.pipelines if not self.is_delta(name))
+
+    @property
+    def deltas(self) -> tuple[str, ...]:
+        """The names of those that follow Delta tables."""
+        return tuple(name for name in self.pipelines if self.is_delta(name))
+
+    def is_delta(self, name: str) -> bool:
+        kind = self._documents[self.named(name)].node(("pipeline", "kind"))
+        return isinstance(kind, Scalar) and kind.text == DELTA
+
     def pipeline(self, name: str) -> Pipeline:
         """A pipeline by its name, or by its file's name without the ending."""
-        document = self._documents[self._find(name)]
-        asking = self._variables.asking(Providers(self.root))
-        return read_pipeline(document, self.connections, asking, self.root)
+        document = self._documents[self.named(name)]
+        if self.is_delta(name):
+            hint = "`tidegate delta` plans and runs it"
+            raise UsageError(f"`{name}` is a pipeline of kind delta", where=document.file, hint=hint)
+        return read_pipeline(document, self.connections, self._asking, self.root)
+
+    def delta_pipeline(self, name: str) -> DeltaPipeline:
+        """The same, for one of kind delta."""
+        document = self._documents[self.named(name)]
+        if not self.is_delta(name):
+            hint = "`tidegate sync` runs it"
+            raise UsageError(f"`{name}` is no pipeline of kind delta", where=document.file, hint=hint)
+        return read_delta_pipeline(document, self.connections, self._asking, self.root)
+
+    @property
+    def _asking(self) -> Variables:
+        return self._variables.asking(Providers(self.root))
 
     def validate(self) -> None:
         """Raise everything that is wrong in any file, and every variable that is not defined, at once."""
         problems = self.connections.missing_variables()
         for name in self.pipelines:
             try:
-                self.pipeline(name)
+                self.delta_pipeline(name) if self.is_delta(name) else self.pipeline(name)
             except ConfigProblems as error:
                 problems += error.problems
         if problems:
@@ -106,6 +136,7 @@ class Project:
             "connections": {"sources": sections[Section.SOURCE], "targets": sections[Section.TARGET]},
             "staging": sections[Section.STAGING],
             "state": sections[Section.STATE],
+            "alerts": sections[Section.ALERTS],
             "spark": _shown_or_problem(lambda: self.spark),
             "pipelines": {name: _shown_or_problem(self._pipeline, name) for name in self.pipelines},
         }
@@ -114,7 +145,21 @@ class Project:
         names = self.connections.names(section)
         return {name: _shown_or_problem(self.connections.get, section, name) for name in names}
 
+    def _delta_pipeline(self, name: str) -> dict[str, Any]:
+        pipeline = self.delta_pipeline(name)
+        return {
+            "file": pipeline.file,
+            "kind": DELTA,
+            "target": pipeline.target_name,
+            "state": pipeline.state_name,
+            "settings": pipeline.settings,
+            "upstreams": {upstream.name: upstream for upstream in pipeline.upstreams},
+            "found": pipeline.pattern,
+        }
+
     def _pipeline(self, name: str) -> dict[str, Any]:
+        if self.is_delta(name):
+            return self._delta_pipeline(name)
         pipeline = self.pipeline(name)
         return {
             "file": pipeline.file,
@@ -123,12 +168,15 @@ class Project:
             "target": pipeline.target_name,
             "staging": pipeline.staging_name,
             "state": pipeline.state_name,
+            "alerts": pipeline.alert_names,
             "processing": pipeline.processing,
             "mercy": pipeline.options.mercy,
+            "job": pipeline.job,
             "tables": {table: pipeline.settings_for(table) for table in pipeline.tables},
         }
 
-    def _find(self, name: str) -> str:
+    def named(self, name: str) -> str:
+        """The name of the pipeline that somebody calls so: by its name, or by its file's."""
         if name in self._documents:
             return name
         by_stem = [known for known, document in self._documents.items() if _stem(document) == name]

@@ -10,18 +10,20 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from tidegate.config.models import (
+from tidegate.config.connection_models import MercyOptions
+from tidegate.config.pipeline_models import (
     ColumnChecks,
-    MercyOptions,
     PipelineOptions,
+    RedshiftOptions,
     TableOptions,
     ValidationOptions,
 )
 from tidegate.config.problems import KeyPath
 from tidegate.config.settings import Mercy, Retries, TableSettings, takes_window
 from tidegate.config.spelling import is_pattern
+from tidegate.core.lossy import LossyPolicy, OnLossy
 from tidegate.core.quality import ColumnRule, Freshness, OnFailure, RowCheck, RowCount, Rules
-from tidegate.core.strategies import CeilingSettings, Cursor, Strategy, WriteMode
+from tidegate.core.strategies import CeilingSettings, Cursor, FileLayout, Placement, Strategy, WriteMode
 
 T = TypeVar("T")
 
@@ -71,7 +73,10 @@ def resolve(table: str, options: TableOptions, pipeline: PipelineOptions) -> Tab
         layout=_nearest(bare.layout, pipeline.s3.partition_strategy),
         prefix=_nearest(bare.prefix, pipeline.s3.isolation_prefix),
         compression=_nearest(bare.compression, pipeline.s3.compression),
+        lossy=_lossy(options, pipeline),
         validation=_rules(options.validation, cursor),
+        files=FileLayout(options.delta.partition_by or (), options.delta.cluster_by or ()),
+        placement=_placement(options.redshift),
     )
 
 
@@ -132,6 +137,14 @@ def _ceiling(options: TableOptions, pipeline: PipelineOptions) -> CeilingSetting
     )
 
 
+def _lossy(options: TableOptions, pipeline: PipelineOptions) -> LossyPolicy:
+    bare = LossyPolicy()
+    return LossyPolicy(
+        otherwise=_nearest(bare.otherwise, options.on_lossy, pipeline.on_lossy),
+        columns=options.columns.on_lossy,
+    )
+
+
 def _rules(said: ValidationOptions, cursor: Cursor) -> Rules | None:
     """The rules of a table; none if nothing is said, or they are switched off."""
     if said.enable_data_quality_checks is False:
@@ -159,6 +172,10 @@ def _column_rule(name: str, checks: ColumnChecks) -> ColumnRule:
         max=checks.max,
         matches=checks.matches,
     )
+
+
+def _placement(said: RedshiftOptions) -> Placement:
+    return Placement(said.dist_style, said.dist_key, said.sort_key or ())
 
 
 def _retries(options: TableOptions, pipeline: PipelineOptions) -> Retries:
@@ -206,6 +223,7 @@ def unsuitable(name: str, options: TableOptions, pipeline: PipelineOptions) -> I
     yield from _query(here, strategy, options)
     yield from _pattern(here, name, options)
     yield from _columns(here, options)
+    yield from _needed(here, options, cursor)
     if options.validation.freshness and not (options.validation.freshness.column or cursor.timestamp):
         place = (*here, "validation", "freshness")
         yield place, "there is no timestamp column to go by", "name one with `column`"
@@ -249,6 +267,15 @@ def _columns(here: KeyPath, options: TableOptions) -> Iterator[Unsuitable]:
     for name in options.columns.include or ():
         if name in (options.columns.exclude or ()):
             yield (*here, "columns"), f"column `{name}` is both included and excluded", None
+
+
+def _needed(here: KeyPath, options: TableOptions, cursor: Cursor) -> Iterator[Unsuitable]:
+    """A key that is missing, or a cursor that is text, would not find or merge rows any more."""
+    for name in dict.fromkeys((*cursor.columns, *(options.keys or ()))):
+        decided = options.columns.on_lossy.get(name, OnLossy.ERROR)
+        if decided is not OnLossy.ERROR:
+            message = f"column `{name}` finds and merges rows: what does not fit in it is always an error"
+            yield (*here, "columns", "on_lossy", name), message, "correct such values, or use another column"
 
 
 def _incremental(here: KeyPath, options: TableOptions, pipeline: PipelineOptions) -> Iterator[Unsuitable]:

@@ -162,6 +162,21 @@ def write_project(folder: Path) -> Scaffold:
     return Scaffold((*texts, database), kept)
 
 
+def write_pipeline(root: Path, name: str, text: str) -> Path:
+    """Write the file of one more pipeline, and overwrite none."""
+    path = root / "config" / "pipelines" / f"{name}.yml"
+    if path.parent != root / "config" / "pipelines" or name.startswith("."):
+        raise UsageError(f"`{name}` cannot be the name of a file", hint="choose another with --pipeline")
+    if path.exists():
+        raise UsageError(
+            "there is such a pipeline already",
+            where=str(path),
+            hint="nothing was written; choose another name with --pipeline, or move the file away",
+        )
+    _write(path, text)
+    return path
+
+
 def _refuse_existing(folder: Path, paths: list[Path]) -> None:
     # A connections.yaml or pipelines of one's own would be mixed with the example.
     others = [folder / "config" / "connections.yaml", *(folder / "config" / "pipelines").glob("*.y*ml")]

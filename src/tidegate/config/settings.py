@@ -11,8 +11,20 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tidegate.core.blackouts import Blackout
+from tidegate.core.lossy import LossyPolicy
 from tidegate.core.quality import Rules
-from tidegate.core.strategies import CeilingSettings, Cursor, Mask, NullCursorPolicy, Strategy, WriteMode
+from tidegate.core.strategies import (
+    ANYHOW,
+    ANYWHERE,
+    CeilingSettings,
+    Cursor,
+    FileLayout,
+    Mask,
+    NullCursorPolicy,
+    Placement,
+    Strategy,
+    WriteMode,
+)
 
 
 class Layout(StrEnum):
@@ -69,6 +81,11 @@ class Mercy:
     max_pause: timedelta = timedelta(minutes=5)
     blackout: tuple[Blackout, ...] = ()
 
+    @property
+    def looks(self) -> bool:
+        """Whether the source is asked how it is, while it is being read."""
+        return self.max_running is not None or self.max_replica_lag is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Retries:
@@ -111,8 +128,16 @@ class TableSettings:
     layout: Layout = Layout.DATETIME
     prefix: str = ""
     compression: Compression = Compression.SNAPPY
+    lossy: LossyPolicy = field(default_factory=LossyPolicy)
+    """What becomes of values that their type cannot hold."""
     validation: Rules | None = None
     """What the rows have to be; None: anything."""
+    files: FileLayout = ANYHOW
+    """For tables that are made as Delta tables."""
+    placement: Placement = ANYWHERE
+    """For tables that are made at Redshift."""
+    emptied: bool = False
+    """Whether a job deletes the rows at the source: then some that were there before may come again."""
 
     @property
     def incremental(self) -> bool:

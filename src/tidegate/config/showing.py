@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, SecretStr
 
-from tidegate.config.models import SparkOptions, SqlState
+from tidegate.config.connection_models import SparkOptions, SqlState
+from tidegate.core.secrecy import names_a_secret
 
 HIDDEN = "***"
-_SECRET_KEY = re.compile(r"pass|secret|token|credential|(access|private|account)\W?key|\.key$", re.IGNORECASE)
 # A password may hold unescaped signs, so everything up to the last `@` counts as one.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:@/]*):(?P<password>.*)@", re.DOTALL)
 _PARAMETER = re.compile(
@@ -57,7 +57,7 @@ def without_secrets(text: str) -> str:
 def secrets_in(model: BaseModel) -> Iterator[str]:
     """The secrets of a model, and of the models in it, as plain text."""
     if isinstance(model, SparkOptions):
-        yield from (text for key, text in model.conf.items() if text and _SECRET_KEY.search(key))
+        yield from (text for key, text in model.conf.items() if text and names_a_secret(key))
         yield from _passwords(model.remote or "")
     if isinstance(model, SqlState):
         yield from _passwords(model.url.get_secret_value())
@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 
 def _conf(conf: Mapping[str, str]) -> dict[str, str]:
-    return {key: HIDDEN if _SECRET_KEY.search(key) else without_secrets(text) for key, text in conf.items()}
+    return {key: HIDDEN if names_a_secret(key) else without_secrets(text) for key, text in conf.items()}
 
 
 def _key(model: BaseModel, name: str) -> str:

@@ -22,6 +22,7 @@ TidegateError
 ├── StagingError           a segment cannot be written, found or trusted
 ├── TargetError            the target refused the rows
 │   └── IncompatibleTable  the table at the target does not fit the rows
+├── DownloadFailed         the command that fills a job's table did not do it
 ├── ArchiveError           a file cannot be packed, or a shard cannot be written or read
 │   └── DamagedShard       a shard is not what was once written                    exit 4
 ├── InvariantBroken        the receipts do not prove the window: a defect, never a user's mistake
@@ -143,6 +144,10 @@ class TargetError(TidegateError):
 
 
 class IncompatibleTable(TargetError):
+    pass
+
+
+class DownloadFailed(TidegateError):
     pass
 
 

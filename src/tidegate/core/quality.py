@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 
@@ -167,6 +168,7 @@ def judge(rules: Rules, evidence: Evidence) -> Verdict:
     whole = [
         *_nulls(rules, found),
         *_drift(rules.row_count, found.rows, evidence.earlier),
+        *_undated(rules.freshness, found),
         *stale(rules.freshness, found.newest, evidence.now),
     ]
     if evidence.repeated:
@@ -194,12 +196,17 @@ def _drift(rule: RowCount | None, rows: int, earlier: Sequence[int]) -> Iterator
         return
     last = earlier[-rule.runs :]
     mean = sum(last) / len(last)
-    drift = 100 * (rows - mean) / mean if mean else 0.0
+    drift = 100 * (rows - mean) / mean if mean else inf if rows else 0.0
     if abs(drift) > rule.max_drift_percentage:
         yield (
             f"{rows:,} rows are {drift:+.0f} % off the mean of {mean:,.0f} of the last {len(last)} runs, "
             f"{rule.max_drift_percentage:g} % may be"
         )
+
+
+def _undated(rule: Freshness | None, found: Findings) -> Iterator[str]:
+    if rule is not None and found.rows and found.newest is None:
+        yield f"no row has a value in {rule.column}, so nobody knows how old they are"
 
 
 def stale(rule: Freshness | None, newest: datetime | None, now: datetime) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.core.lossy import Tally, tally
 from tidegate.core.positions import Position
 from tidegate.core.quality import Findings
 from tidegate.core.windows import Window
@@ -69,6 +70,8 @@ class Receipt:
     """The file of the rows that were put aside, because they break the table's rules."""
     findings: Findings | None = None
     """What the checks of data quality found, if there are any."""
+    lossy: Tally = ()
+    """Values that became NULL because their type, or the target's, cannot hold them."""
 
     def __post_init__(self) -> None:
         staged = sum(part.rows for part in (self.segment, self.quarantined) if part)
@@ -87,6 +90,7 @@ class Receipt:
             "segment": self.segment.to_json() if self.segment else None,
             "quarantined": self.quarantined.to_json() if self.quarantined else None,
             "findings": self.findings.to_json() if self.findings else None,
+            "lossy": dict(self.lossy),
         }
 
     @classmethod
@@ -102,4 +106,5 @@ class Receipt:
             segment=Segment.from_json(data["segment"]) if data["segment"] else None,
             quarantined=Segment.from_json(data["quarantined"]) if data.get("quarantined") else None,
             findings=Findings.from_json(data["findings"]) if data.get("findings") else None,
+            lossy=tally(data.get("lossy", {})),
         )

@@ -6,11 +6,20 @@ what a provider hands out when it is asked, are not: they are remembered here.
 
 from __future__ import annotations
 
+import re
+
 HIDDEN = "•••"
 _SHORTEST = 3
 """Shorter ones would be found in every other word, and protect nothing."""
+_SECRET_KEY = re.compile(r"pass|secret|token|credential|(access|private|account)\W?key|\.key$", re.IGNORECASE)
+_PASSWORD_IN_URL = re.compile(r"(?<=://)([^\s/:@]*):([^\s@]+)@")
 
 _remembered: set[str] = set()
+
+
+def names_a_secret(key: str) -> bool:
+    """Whether what stands under this name is better not shown."""
+    return _SECRET_KEY.search(key) is not None
 
 
 def remember(*secrets: str | None) -> None:
@@ -18,7 +27,10 @@ def remember(*secrets: str | None) -> None:
 
 
 def hidden(text: str) -> str:
-    """The text without any secret in it; the longest first, so that one that contains another goes whole."""
+    """The text without any secret in it; the longest first, so that one that contains another goes whole.
+
+    An address gives its password away by its place.
+    """
     for secret in sorted(_remembered, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return text
+    return _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", text)

@@ -46,6 +46,39 @@ class Cursor:
         return tuple(column for column in (self.timestamp, self.id) if column is not None)
 
 
+class DistStyle(StrEnum):
+    AUTO = "auto"
+    EVEN = "even"
+    ALL = "all"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a warehouse with many disks lays out the rows of a table that is made for us."""
+
+    dist_style: DistStyle | None = None
+    dist_key: str | None = None
+    """Rows with the same value of this column lie together."""
+    sort_key: tuple[str, ...] = ()
+
+
+ANYWHERE = Placement()
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """How the files of a table in a lake are laid out."""
+
+    partition_by: tuple[str, ...] = ()
+    """Rows of one file have the same values in these columns."""
+    cluster_by: tuple[str, ...] = ()
+    """The rows of each new file are sorted by these columns."""
+
+
+ANYHOW = FileLayout()
+
+
 @dataclass(frozen=True, slots=True)
 class CeilingSettings:
     """How a commit-safe ceiling is found, and what happens when other transactions cannot be seen."""

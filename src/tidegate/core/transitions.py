@@ -1,8 +1,8 @@
 """How a watermark may change: pure functions from one committed state to the next.
 
-A mark moves forward only by `advance`, which takes receipts, and where nothing is staged by `complete`, which
-takes the word of whoever did the work. It moves backwards only by `move`, which takes a reason. Nothing here
-removes a pending segment except `loaded` and the audited acts.
+A mark moves forward only by `advance`, which takes receipts, and where nothing is staged by `complete` of
+`direct`, which takes the word of whoever did the work. It moves backwards only by `move`, which takes a
+reason. Nothing here removes a pending segment except `loaded` and the audited acts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.core.errors import InvariantBroken, UsageError
+from tidegate.core.lossy import tally
 from tidegate.core.positions import Position
 from tidegate.core.quality import Findings
 from tidegate.core.receipts import Receipt, Segment
@@ -49,6 +50,7 @@ def plan(
     schema: tuple[str, Any] | None = None,
     lookback: bool = False,
     rules: str | None = None,
+    together: int | None = None,
 ) -> Step:
     """Freeze a window.
 
@@ -56,7 +58,8 @@ def plan(
     at it failed, that attempt gives way.
 
     Run numbers follow the clock, so that of two runs into the same table the later one has the larger
-    number, even across streams and after state was lost; they never go back within a stream.
+    number, even across streams and after state was lost; they never go back within a stream. A mark that is
+    moved by hand takes a number too: whoever moves it has decided about all runs before.
     """
     if mark.open_run is not None and not _gives_way(mark.open_run, kind):
         raise InvariantBroken(f"run {mark.open_run.id} has not finished its window", where=str(mark.stream))
@@ -64,7 +67,7 @@ def plan(
         raise InvariantBroken(
             f"{window} does not begin at the mark, {mark.extracted.position}", where=str(mark.stream)
         )
-    number = max(mark.runs + 1, int(now.timestamp() * 1000))
+    number = next_number(mark.runs, now)
     run = Run(
         id=run_id,
         number=number,
@@ -75,20 +78,34 @@ def plan(
         started_at=now,
         lookback=lookback,
         rules=rules,
+        together=together,
     )
-    began = window.low if mark.extracted.position is None else _lower(mark.began, window.low)
-    planned = replace(mark, run=run, runs=number, cursor=cursor, began=began, updated_at=now)
+    planned = replace(mark, run=run, runs=number, cursor=cursor, began=_began(mark, run), updated_at=now)
     data = {"run": number, "window": window.to_json(), "run_kind": kind.value}
     if schema is not None:
         data["schema"] = schema[0]
     return _with_schema(planned, schema), (Event("planned", now, run_id, data),)
 
 
-def _lower(began: Position | None, low: Position | None) -> Position | None:
-    """A look-back reads rows from before the range began: they belong to it from now on."""
-    if began is None or low is None:
+def next_number(last: int, now: datetime) -> int:
+    """Follows the clock, and never goes back: neither across streams nor after state was lost."""
+    return max(last + 1, int(now.timestamp() * 1000))
+
+
+def _began(mark: Watermark, run: Run) -> Position | None:
+    """Where the range that ends at the mark begins, once the run has gone through its window.
+
+    A look-back reads rows from before the range began: they belong to it from now on. A snapshot adds nothing
+    to it; if it is given up, the mark is still where it was.
+    """
+    low = run.window.low
+    if mark.extracted.position is None:
+        return low
+    if run.kind is RunKind.SNAPSHOT:
+        return mark.began
+    if mark.began is None or low is None:
         return None
-    return low if low.precedes(began) else began
+    return low if low.precedes(mark.began) else mark.began
 
 
 def _gives_way(run: Run, kind: RunKind) -> bool:
@@ -180,10 +197,12 @@ def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Wate
         raise InvariantBroken("the receipts leave a gap or overlap", where=str(mark.stream))
     segments = tuple(receipt.segment for receipt in receipts if receipt.segment is not None)
     rows = sum(receipt.rows for receipt in receipts)
+    lossy = tally(*(receipt.lossy for receipt in receipts))
     moved = replace(
         run,
         progress=high,
         rows=run.rows + rows,
+        lossy=tally(run.lossy, lossy),
         round=replace(run.round, done=run.round.done + len(receipts)),
         staged=run.staged + segments if _held_back(run) else (),
         findings=_findings(run, receipts),
@@ -200,6 +219,7 @@ def advance(mark: Watermark, receipts: Sequence[Receipt], now: datetime) -> Wate
             rows_total=mark.extracted.rows_total + rows,
             rows_last_run=moved.rows,
             at=now,
+            lossy=tally(mark.extracted.lossy, lossy),
         ),
         updated_at=now,
     )
@@ -247,9 +267,7 @@ def finish(mark: Watermark, now: datetime) -> Step:
         finished = replace(
             finished,
             pending=run.staged,
-            extracted=Extracted(
-                position=None, rows_total=mark.extracted.rows_total + run.rows, rows_last_run=run.rows, at=now
-            ),
+            extracted=replace(_all_read(mark, run, now), position=None),
         )
     elif run.rules is not None:
         finished = replace(finished, pending=mark.pending + run.staged, extracted=_all_read(mark, run, now))
@@ -263,6 +281,8 @@ def finish(mark: Watermark, now: datetime) -> Step:
         data["superseded"] = [segment.key for segment in superseded]
     if run.findings is not None:
         data["findings"] = run.findings.to_json()
+    if run.lossy:
+        data["lossy"] = dict(run.lossy)
     aside = (_quarantined(mark, run, run.quarantined, (), now),) if run.quarantined else ()
     return finished, (Event("extracted", now, run.id, data), *aside)
 
@@ -273,6 +293,7 @@ def _all_read(mark: Watermark, run: Run, now: datetime) -> Extracted:
         rows_total=mark.extracted.rows_total + run.rows,
         rows_last_run=run.rows,
         at=now,
+        lossy=tally(mark.extracted.lossy, run.lossy),
     )
 
 
@@ -315,17 +336,29 @@ def give_up(mark: Watermark, now: datetime) -> Watermark:
 
 
 def redrive(
-    mark: Watermark, segments: Sequence[Segment], schemas: dict[str, Any], *, reason: str, now: datetime
+    mark: Watermark,
+    released: Sequence[str],
+    segments: Sequence[Segment],
+    schemas: dict[str, Any],
+    *,
+    reason: str,
+    now: datetime,
 ) -> Step:
-    """Let quarantined segments be loaded after all."""
+    """Take files out of quarantine, and let these segments be loaded after all."""
     _demand_reason(reason)
     known = {segment.key for segment in mark.pending}
     again = tuple(segment for segment in segments if segment.key not in known)
     merged = {**schemas, **dict(mark.schemas)}
-    event = _manual(mark, "redrive", reason, now, {"released": [segment.key for segment in segments]})
+    event = _manual(mark, "redrive", reason, now, {"released": list(released)})
     return replace(mark, pending=mark.pending + again, schemas=tuple(merged.items()), updated_at=now), (
         event,
     )
+
+
+def still_aside(run_id: str | None, segment: Segment, schemas: dict[str, Any], now: datetime) -> Event:
+    """What is left in quarantine of a file that was judged again: each row carries its own reason."""
+    data = {"rows": segment.rows, "segments": [segment.to_json()], "schemas": schemas, "reasons": []}
+    return Event("quarantined", now, run_id, data)
 
 
 def discard(mark: Watermark, keys: Sequence[str], *, reason: str, now: datetime) -> Step:
@@ -355,59 +388,6 @@ def fail(mark: Watermark, error: str, now: datetime) -> Step:
     data = {"run": run.number, "error": error} if run else {"error": error}
     event = Event("failed", now, run.id if run else None, data)
     return replace(mark, run=failed, last_error=error, updated_at=now), (event,)
-
-
-# --- Windows that are worked on elsewhere --------------------------------------
-
-
-def start(mark: Watermark, *, run_id: str, now: datetime) -> Step:
-    """Somebody begins to work on the window, under this name. One that was left by another is unchanged."""
-    run = _direct(mark)
-    data: dict[str, Any] = {"run": run.number, "window": run.window.to_json()}
-    if run.id != run_id:
-        data["left_by"] = run.id
-    started = replace(run, id=run_id, state=RunState.RUNNING, started_at=now, finished_at=None, error=None)
-    return replace(mark, run=started, updated_at=now), (Event("started", now, run_id, data),)
-
-
-def retry(mark: Watermark, now: datetime) -> Step:
-    """The same window again, after a failure. What went wrong is kept until it has gone well."""
-    run = _direct(mark)
-    again = replace(run, state=RunState.PLANNED)
-    event = Event("retried", now, run.id, {"run": run.number, "window": run.window.to_json()})
-    return replace(mark, run=again, updated_at=now), (event,)
-
-
-def complete(mark: Watermark, *, rows: int, now: datetime) -> Step:
-    """The window was worked on to its end. Nothing lies between the two marks, so both move at once."""
-    run = _direct(mark)
-    high = run.window.high
-    done = replace(run, state=RunState.SUCCEEDED, progress=high, rows=rows, finished_at=now, error=None)
-    total = mark.extracted.rows_total + rows
-    moved = replace(
-        mark,
-        run=done,
-        extracted=Extracted(position=high, rows_total=total, rows_last_run=rows, at=now),
-        loaded=Loaded(position=high, rows_total=total, at=now),
-        last_error=None,
-        updated_at=now,
-    )
-    data = {"run": run.number, "rows": rows, "window": run.window.to_json()}
-    return moved, (Event("completed", now, run.id, data),)
-
-
-def skip(mark: Watermark, *, reason: str | None, now: datetime) -> Step:
-    """Leave the window to a later run: the mark stays where it is."""
-    run = _direct(mark)
-    event = Event("skipped", now, run.id, {"run": run.number, "reason": reason})
-    return replace(mark, run=_given_up(run, now), updated_at=now), (event,)
-
-
-def _direct(mark: Watermark) -> Run:
-    run = mark.current_run
-    if run.kind is not RunKind.DIRECT:
-        raise InvariantBroken(f"run {run.id} stages what it reads", where=str(mark.stream))
-    return run
 
 
 def loaded(mark: Watermark, keys: Collection[str], now: datetime) -> Step:
@@ -496,6 +476,7 @@ def _moved(
         began=position,
         covered=tuple(merge([*mark.covered, *behind])),
         run=_given_up(mark.run, now),
+        runs=next_number(mark.runs, now),
         candidates=(),
         manual=reason,
         last_error=None,
@@ -510,11 +491,6 @@ def _straddles(segment: Segment, position: Position | None) -> bool:
     if segment.snapshot or position is None or high is None:
         return False
     return position.precedes(high) and (low is None or low.precedes(position))
-
-
-def _next_generation(mark: Watermark, now: datetime) -> int:
-    """Follows the clock, like run numbers: a generation the ledger has seen never returns."""
-    return max(mark.generation + 1, int(now.timestamp() * 1000))
 
 
 def starts_after(segment: Segment, position: Position | None) -> bool:
@@ -533,8 +509,8 @@ def reset(mark: Watermark, *, reason: str, now: datetime) -> Step:
         new(mark.stream, mark.cursor, mark.created_at),
         updated_at=now,
         run=_given_up(mark.run, now),
-        runs=mark.runs,
-        generation=_next_generation(mark, now),
+        runs=next_number(mark.runs, now),
+        generation=next_number(mark.generation, now),
         names=mark.names,
         manual=reason,
     )
@@ -555,7 +531,7 @@ def reset_loaded(
         pending=again + mark.pending,
         loaded=Loaded(),
         schemas=tuple(merged.items()),
-        generation=_next_generation(mark, now),
+        generation=next_number(mark.generation, now),
         manual=reason,
         updated_at=now,
     )

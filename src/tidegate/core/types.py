@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -68,6 +68,8 @@ class Column:
     nullable: bool = True
     native: str = ""
     """The type in the source's own words, for messages and for the projection."""
+    charset: str = field(default="", compare=False)
+    """The character set of a text that may hold bytes which are no character; known while it is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidegate.core.errors import DamagedRecord, InvariantBroken
+from tidegate.core.lossy import Tally
 from tidegate.core.positions import Position
 from tidegate.core.quality import Findings
 from tidegate.core.receipts import Segment
@@ -95,8 +96,12 @@ class Run:
     rows_aside: int = 0
     """How many of its rows were put aside when it ended."""
     rows: int = 0
+    lossy: Tally = ()
+    """Values of its rows that became NULL because they did not fit."""
     lookback: bool = False
     """The window reaches back over rows that earlier runs have read."""
+    together: int | None = None
+    """How many streams are planned under this run's id, where they belong together: fewer are no plan yet."""
     finished_at: datetime | None = None
     error: str | None = None
 
@@ -112,6 +117,8 @@ class Extracted:
     rows_total: int = 0
     rows_last_run: int = 0
     at: datetime | None = None
+    lossy: Tally = ()
+    """Values of all these rows that became NULL because they did not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +220,7 @@ def to_json(mark: Watermark) -> dict[str, Any]:
             "rows_total": mark.extracted.rows_total,
             "rows_last_run": mark.extracted.rows_last_run,
             "at": _moment(mark.extracted.at),
+            "lossy": dict(mark.extracted.lossy),
         },
         "loaded": {
             "position": _position(mark.loaded.position),
@@ -272,6 +280,7 @@ def _from_json(data: dict[str, Any]) -> Watermark:
             rows_total=extracted["rows_total"],
             rows_last_run=extracted["rows_last_run"],
             at=_read_moment(extracted["at"]),
+            lossy=_tally(extracted),
         ),
         loaded=Loaded(
             position=_read_position(loaded["position"]),
@@ -330,7 +339,9 @@ def _run_to_json(run: Run) -> dict[str, Any]:
         "quarantined": [segment.to_json() for segment in run.quarantined],
         "rows_aside": run.rows_aside,
         "rows": run.rows,
+        "lossy": dict(run.lossy),
         "lookback": run.lookback,
+        "together": run.together,
         "finished_at": _moment(run.finished_at),
         "error": run.error,
     }
@@ -360,7 +371,9 @@ def _run_from_json(data: dict[str, Any]) -> Run:
         quarantined=tuple(Segment.from_json(item) for item in _items(data["quarantined"])),
         rows_aside=data["rows_aside"],
         rows=data["rows"],
+        lossy=_tally(data),
         lookback=data["lookback"],
+        together=data.get("together"),
         finished_at=_read_moment(data["finished_at"]),
         error=data["error"],
     )
@@ -378,6 +391,11 @@ def _items(data: list[Any]) -> tuple[Any, ...]:
     if not isinstance(data, list):
         raise ValueError(f"not a list: {data!r}")  # noqa: TRY004 - damage, not a wrong call
     return tuple(data)
+
+
+def _tally(data: dict[str, Any]) -> Tally:
+    """Records from before values were counted have none."""
+    return tuple(data.get("lossy", {}).items())
 
 
 def _moment(moment: datetime | None) -> str | None:

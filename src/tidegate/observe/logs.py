@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _SHORTEST_SECRET = 3
 """Shorter ones would be found in every other word, and protect nothing."""
-_PASSWORD_IN_URL = re.compile(r"(?<=://)([^\s/:@]*):([^\s@]+)@")
 
 
 class Secrets:
@@ -41,8 +39,7 @@ class Secrets:
         """The text without any secret in it."""
         for value in self._values:
             text = text.replace(value, HIDDEN)
-        text = secrecy.hidden(text)
-        return _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", text)
+        return secrecy.hidden(text)
 
 
 class _LineFormatter(logging.Formatter):
@@ -68,11 +65,15 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": self._secrets.hidden(record.getMessage()),
-            **getattr(record, "facts", {}),
+            **self._shown(getattr(record, "facts", {})),
         }
         if record.exc_info:
             data["trace"] = self._secrets.hidden(self.formatException(record.exc_info))
         return json.dumps(data, default=str, ensure_ascii=False)
+
+    def _shown(self, facts: dict[str, Any]) -> dict[str, Any]:
+        hidden = self._secrets.hidden
+        return {name: hidden(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def _moment(record: logging.LogRecord) -> str:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.reach import tls
+from tidegate.reach import alive, tls
 from tidegate.reach.login import Login
+
+_ALIVE = {
+    "keepalives_idle": alive.IDLE_SECONDS,
+    "keepalives_interval": alive.PAUSE_SECONDS,
+    "keepalives_count": alive.ATTEMPTS,
+}
 
 
 def parameters(login: Login) -> dict[str, Any]:
@@ -21,6 +27,7 @@ def parameters(login: Login) -> dict[str, Any]:
         "user": who.username,
         "password": who.password or None,
         **_tls(login),
+        **_ALIVE,
     }
     return {name: value for name, value in given.items() if value is not None}
 

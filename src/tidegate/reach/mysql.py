@@ -13,6 +13,7 @@ from pymysql.cursors import Cursor
 
 from tidegate.core.errors import TlsRefused
 from tidegate.reach import tls
+from tidegate.reach.alive import keep_alive
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 
 
@@ -36,6 +37,7 @@ def connect(login: Login, **options: Any) -> Connection[Cursor]:
         **options,
     )
     session.connect(_tunnelled(login))
+    keep_alive(session._sock)  # type: ignore[attr-defined] # noqa: SLF001 - the driver knows no option for it
     return session
 
 

@@ -185,7 +185,7 @@ class Freezing:
         """The ceiling of a stream whose positions begin with a timestamp."""
         clock = self.observer.clock()
         seen = self.stream.largest(face.complete(clock - self.settings.lag))
-        warnings = self._future(face, clock)
+        warnings = (*self._set_back(face, clock), *self._future(face, clock))
         if seen is None or not self._is_new(seen):
             return Ceiling(seen, warnings=warnings)
         try:
@@ -259,6 +259,19 @@ class Freezing:
         if not self.stream.reaches_beyond(moment):
             return ()
         return (f"some rows have timestamps in the future, after {Position.of(moment)}: they stay for later",)
+
+    def _set_back(self, face: ClockFace, clock: datetime) -> tuple[str, ...]:
+        """A mark was behind the clock when it was made. If it is ahead now, rows may be written behind it."""
+        mark = Position(self.after.values[:1]) if self.after else None
+        now = Position.of(face.reading(clock))
+        if mark is None or not now.precedes(mark):
+            return ()
+        warning = (
+            f"the mark, {self.after}, is ahead of the database's clock, {now}: rows that are written before "
+            "the clock has passed it will not be found. If the clock was set back, put the mark back with "
+            "`tidegate watermark set`"
+        )
+        return (warning,)
 
     # --- with ids
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ class Read:
     """The relation's."""
     uncut: bool = False
     """It could not be cut, so nobody knows how many rows it has."""
+    nulled: tuple[str, ...] = ()
+    """Columns in which a value that the declared type cannot hold becomes NULL, and is counted."""
+    as_written: tuple[str, ...] = ()
+    """Columns that are carried as the text of whatever is in them: somebody has decided so."""
 
     @property
     def condition(self) -> str:
@@ -59,11 +64,14 @@ class Read:
 class Reader(Protocol):
     """The executor's side of a source. Can be pickled; connects when it reads, and closes afterwards."""
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of exactly the Arrow schema that `tidegate.arrow.arrow_schema` gives the columns.
 
         Reads in one read-only transaction with the session's time zone pinned to UTC. A value that the
-        declared type cannot hold raises `LossyValue`, naming column and value; nothing is bent.
+        declared type cannot hold raises `LossyValue`, naming column and value; nothing is bent. In columns
+        that the read says are `nulled` it becomes NULL instead, and `lost` counts it.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,12 +35,24 @@ def mask(batch: pa.RecordBatch, masks: Mapping[str, Mask], staged: pa.Schema) ->
 
 def _hash(column: pa.Array) -> pa.Array:
     return pa.array(
-        [
-            None if value is None else hashlib.sha256(_bytes(value)).hexdigest()
-            for value in column.to_pylist()
-        ],
+        [None if value is None else hashlib.sha256(_bytes(value)).hexdigest() for value in _values(column)],
         pa.string(),
     )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except (ValueError, OverflowError):  # one of them is beyond Python's calendar
+        return [_value(scalar) for scalar in column]
+    return found
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return str(scalar.cast(pa.string()))
 
 
 def _bytes(value: object) -> bytes:
@@ -52,9 +65,7 @@ def _redact(column: pa.Array) -> pa.Array:
 
 
 def _last4(column: pa.Array) -> pa.Array:
-    return pa.array(
-        [None if value is None else _tail(str(value)) for value in column.to_pylist()], pa.string()
-    )
+    return pa.array([None if value is None else _tail(str(value)) for value in _values(column)], pa.string())
 
 
 def _tail(text: str) -> str:

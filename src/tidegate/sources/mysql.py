@@ -13,6 +13,7 @@ import pymysql
 from pymysql.constants import ER, FIELD_TYPE, FLAG
 
 from tidegate.core.errors import LossyValue
+from tidegate.core.mappings import Declared
 from tidegate.core.positions import Value
 from tidegate.core.predicates import nested
 from tidegate.core.strategies import CeilingSettings
@@ -27,7 +28,7 @@ from tidegate.sources.discovery import TableName
 from tidegate.sources.mysql_guard import fragile, guard
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
-from tidegate.sources.mysql_types import Declared, data_type
+from tidegate.sources.mysql_types import WHOLE_CHARSETS, data_type
 from tidegate.sources.mysql_unfinished import Rows, Unfinished, whole_moment
 from tidegate.sources.mysql_watch import MySQLWatch
 from tidegate.sources.sql import both
@@ -43,7 +44,7 @@ _BY_NUMBER = ("enum", "set")
 
 _COLUMNS = """
 SELECT column_name, data_type, column_type, is_nullable, numeric_precision, numeric_scale, datetime_precision,
-       character_maximum_length, table_name
+       character_maximum_length, character_set_name, table_name
 FROM information_schema.columns
 WHERE table_schema = {schema} AND table_name IN ({names})
 ORDER BY table_name, ordinal_position
@@ -131,7 +132,7 @@ class MySQL:
     def _schemas_in(self, schema: str, tables: Sequence[TableName]) -> dict[TableName, Schema]:
         wanted = ", ".join(literal(table.name) for table in tables)
         names = {"schema": literal(schema), "names": wanted}
-        columns = _grouped((row[8], row) for row in self.rows(_COLUMNS.format(**names)))
+        columns = _grouped((row[-1], row) for row in self.rows(_COLUMNS.format(**names)))
         if not columns:
             return {}
         keys = _grouped(self.rows(_KEY.format(**names)))
@@ -304,7 +305,7 @@ def _spelled(name: str, found: Iterable[str]) -> str | None:
 
 
 def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:
-    name, type_name, native, nullable, precision, scale, digits, length, _ = row
+    name, type_name, native, nullable, precision, scale, digits, length, charset, _ = row
     if f"json_valid({quote(str(name))})" in json_checks:
         return Column(str(name), DataType(Kind.JSON), nullable == "YES", "json")
     declared = Declared(
@@ -315,7 +316,8 @@ def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:
         digits=_number(digits),
         length=_number(length),
     )
-    return Column(str(name), data_type(declared), nullable == "YES", str(native))
+    partial = charset if charset and charset not in WHOLE_CHARSETS else ""
+    return Column(str(name), data_type(declared), nullable == "YES", str(native), charset=str(partial))
 
 
 def _number(text: Any) -> int | None:

@@ -42,9 +42,15 @@ _NO_PRIVILEGE = frozenset({ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_E
 def connect(login: Login, *, zone: str = UTC_ZONE) -> Session:
     """A read-only session. Values arrive as the server writes them: nothing is converted by the driver."""
     with errors(login):
-        session = mysql.connect(login, program_name=APPLICATION_NAME, conv={})
-        run(session, _PINNED.format(zone=zone, limit=mysql.limited(login)))
+        session = connect_writing(login, zone=zone)
         run(session, _READ_ONLY)
+    return session
+
+
+def connect_writing(login: Login, *, zone: str = UTC_ZONE) -> Session:
+    """A session that may write, statement by statement. Nobody who reads uses it."""
+    session = mysql.connect(login, program_name=APPLICATION_NAME, conv={})
+    run(session, _PINNED.format(zone=zone, limit=mysql.limited(login)))
     return session
 
 

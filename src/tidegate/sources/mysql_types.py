@@ -1,31 +1,13 @@
-"""What MySQL's and MariaDB's types are to Tidegate."""
+"""MySQL's and MariaDB's declarations, as the table of types wants them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-from tidegate.core.types import DataType, Kind
-from tidegate.sources.types import decimal_type
+from tidegate.core import mappings
+from tidegate.core.mappings import Declared
+from tidegate.core.types import DataType
 
-_INTEGERS = {
-    "tinyint": (Kind.INT8, Kind.UINT8),
-    "smallint": (Kind.INT16, Kind.UINT16),
-    "mediumint": (Kind.INT32, Kind.UINT32),
-    "int": (Kind.INT32, Kind.UINT32),
-    "integer": (Kind.INT32, Kind.UINT32),
-    "bigint": (Kind.INT64, Kind.UINT64),
-}
-_PLAIN = {
-    "float": Kind.FLOAT32,
-    "double": Kind.FLOAT64,
-    "date": Kind.DATE,
-    "year": Kind.INT16,
-    "json": Kind.JSON,
-    "uuid": Kind.UUID,
-}
-_CLOCKS = {"datetime": Kind.TIMESTAMP, "timestamp": Kind.INSTANT}
-_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
-_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 SPATIAL = frozenset(
     {
         "geometry",
@@ -39,36 +21,34 @@ SPATIAL = frozenset(
         "geomcollection",
     }
 )
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A column as information_schema, or the metadata of a result, describes it."""
-
-    name: str
-    """The type's own name, as `bigint`."""
-    unsigned: bool = False
-    precision: int | None = None
-    scale: int | None = None
-    digits: int | None = None
-    """Digits of a second."""
-    length: int | None = None
+WHOLE_CHARSETS = frozenset(
+    {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf16le", "utf32", "gb18030", "latin1", "binary"}
+)
+"""Character sets in which whatever can be stored is a character that Unicode has."""
+_DEFAULT_DIGITS = 10
 
 
 def data_type(declared: Declared) -> DataType:
-    """TIME is text, since it reaches beyond a day; enums and sets are their labels; shapes are WKB."""
-    name = declared.name
-    if name in _INTEGERS:
-        signed, unsigned = _INTEGERS[name]
-        return DataType(unsigned if declared.unsigned else signed)
-    if name == "decimal":
-        return decimal_type(declared.precision or 10, declared.scale or 0)
-    if name in _CLOCKS:
-        return DataType(_CLOCKS[name], precision=declared.digits or 0)
-    if name == "bit":
-        return DataType(Kind.BOOL if declared.precision == 1 else Kind.UINT64)
-    if name in _PLAIN:
-        return DataType(_PLAIN[name])
-    if name in _BYTES or name in SPATIAL:
-        return DataType(Kind.BYTES, length=declared.length if name in _BYTES else None)
-    return DataType(Kind.TEXT, length=declared.length if name in _TEXTS else None)
+    """By information_schema, or by the metadata of a result."""
+    name = "bit(1)" if declared.name == "bit" and declared.precision == 1 else declared.name
+    precision = declared.precision or _DEFAULT_DIGITS
+    whole = replace(declared, name=name, precision=precision, digits=declared.digits or 0)
+    return mappings.data_type("mysql", whole)
+
+
+def unmapped(name: str) -> str:
+    """The condition that a text holds what its character set has no character for.
+
+    The server sends a question mark in its place, or in some character sets U+FFFD, without a word. Those
+    that were question marks before are told by their number.
+    """
+    sent = f"CONVERT({name} USING utf8mb4)"
+    octets = f"CAST({sent} AS BINARY)"
+    marks = f"CHAR_LENGTH(REPLACE({name}, '?', '')) <> CHAR_LENGTH(REPLACE({sent}, '?', ''))"
+    # Most texts have no question mark at all, and to look for one costs less than to count them.
+    return f"COALESCE(INSTR({octets}, '?') > 0 AND {marks} OR INSTR({octets}, X'EFBFBD') > 0, 0)"
+
+
+def with_sign(name: str) -> str:
+    """A text behind a sign that says whether it is what is stored."""
+    return f"CONCAT(IF({unmapped(name)}, '!', '='), {name})"

@@ -33,7 +33,8 @@ _PINNED = {
 _REFUSED_LOGIN = ("authentication failed", "pg_hba.conf", "not permitted to log in")
 
 
-def connect(login: Login) -> Session:
+def connect(login: Login, *, read_only: bool = True) -> Session:
+    """A session in which every statement is a transaction of its own; it can only read, unless told."""
     with errors(login):
         session = psycopg.connect(
             application_name=APPLICATION_NAME,
@@ -43,6 +44,8 @@ def connect(login: Login) -> Session:
             **libpq.parameters(login),
         )
         settings = {**_PINNED, **({"statement_timeout": limit_of(login)} if login.max_query else {})}
+        if not read_only:
+            settings["default_transaction_read_only"] = "off"
         pins = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
         run(session, f"SELECT {pins}")
     return session

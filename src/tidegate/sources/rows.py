@@ -6,14 +6,16 @@ and faster readers fall back on it.
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from datetime import UTC
 from decimal import Decimal
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -22,7 +24,16 @@ from tidegate.core.errors import LossyValue
 from tidegate.core.types import Column, Kind
 from tidegate.reach.login import Login
 from tidegate.sources.contract import Read, Reader
-from tidegate.sources.values import date_of, instant_of, time_of, timestamp_of
+from tidegate.sources.readers import exact
+from tidegate.sources.values import (
+    date_of,
+    days_of,
+    decimal_of,
+    instant_of,
+    microseconds_of,
+    time_of,
+    timestamp_of,
+)
 
 if TYPE_CHECKING:
     from tidegate.sources.mysql_session import Session
@@ -34,11 +45,14 @@ Convert = Callable[[Any], Any]
 class Wire(Protocol):
     """How one database hands out rows. Can be pickled."""
 
+    writes_anything: ClassVar[bool]
+    """Whether a column of texts can hold something else, which can be written as text."""
+
     def expression(self, column: Column) -> str:
         """How a column is selected so that nothing is lost on the way."""
         ...
 
-    def convert(self, column: Column) -> Convert | None:
+    def convert(self, read: Read, column: Column) -> Convert | None:
         """What turns an arriving value into one that Arrow takes; None if it already is."""
         ...
 
@@ -49,17 +63,19 @@ class Wire(Protocol):
 class RowReader:
     wire: Wire
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(read.columns)
-        converters = [self.wire.convert(column) for column in read.columns]
+        converters = [self.wire.convert(read, column) for column in read.columns]
         selected = ", ".join(self.wire.expression(column) for column in read.columns)
         sql = f"SELECT {selected} FROM {read.relation} WHERE {read.condition}"
+        counted: Counter[str] = Counter() if lost is None else lost
         for rows in self.wire.batches(read, sql, batch_rows):
+            columns = zip(read.columns, converters, zip(*rows, strict=True), strict=True)
             arrays = [
-                _array(read, column, convert, values)
-                for column, convert, values in zip(
-                    read.columns, converters, zip(*rows, strict=True), strict=True
-                )
+                _array(_Batch(read, rows, counted, self.wire.writes_anything), column, convert, values)
+                for column, convert, values in columns
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -68,17 +84,53 @@ class RowReader:
         return nullcontext(self)
 
 
-def _array(read: Read, column: Column, convert: Convert | None, values: Sequence[Any]) -> pa.Array:
+_UNFIT = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The rows a column belongs to."""
+
+    read: Read
+    rows: Sequence[Row]
+    lost: Counter[str]
+    writes_anything: bool
+
+    def refused(self, column: Column, row: int) -> LossyValue:
+        value = self.rows[row][[each.name for each in self.read.columns].index(column.name)]
+        shown = exact.shortened(repr(value))
+        as_text = self.writes_anything or column.type.kind is not Kind.TEXT
+        return exact.lossy(self.read, column, shown, self.place(row), as_text=as_text)
+
+    def place(self, row: int) -> str:
+        """Which row it is, by the columns that order the table."""
+        names = [column.name for column in self.read.columns]
+        known = [(name, names.index(name)) for name in self.read.positions if name in names]
+        return exact.named_row((name, str(self.rows[row][at])) for name, at in known)
+
+
+def _array(batch: _Batch, column: Column, convert: Convert | None, values: Sequence[Any]) -> pa.Array:
     """One column of a batch. Only if it fails is the guilty value looked for."""
     try:
         return _converted(column, convert, values)
-    except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        for value in values:
-            try:
-                _converted(column, convert, [value])
-            except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
-                raise _lossy(read, column, value) from error
-        raise
+    except _UNFIT as error:
+        wrong = [row for row, value in enumerate(values) if not _fits(column, convert, value)]
+        if not wrong:
+            raise
+        if column.name not in batch.read.nulled:
+            raise batch.refused(column, wrong[0]) from error
+    batch.lost[column.name] += len(wrong)
+    without = set(wrong)
+    kept = [None if row in without else value for row, value in enumerate(values)]
+    return _converted(column, convert, kept)
+
+
+def _fits(column: Column, convert: Convert | None, value: Any) -> bool:
+    try:
+        _converted(column, convert, [value])
+    except _UNFIT:
+        return False
+    return True
 
 
 def _converted(column: Column, convert: Convert | None, values: Sequence[Any]) -> pa.Array:
@@ -89,17 +141,6 @@ def _converted(column: Column, convert: Convert | None, values: Sequence[Any]) -
     return pa.array(values, arrow_type(column.type))
 
 
-def _lossy(read: Read, column: Column, value: Any) -> LossyValue:
-    shown = repr(value)
-    if len(shown) > 100:  # noqa: PLR2004 - enough to recognise it by
-        shown = shown[:100] + "…"
-    return LossyValue(
-        f"column `{column.name}` holds {shown}, which {column.native or 'its type'} as {column.type} cannot",
-        where=read.relation.strip("(\n")[:80],
-        hint="correct the value, or leave the column or the row out",
-    )
-
-
 # --- MySQL and MariaDB ------------------------------------------------------
 
 
@@ -108,20 +149,26 @@ class MySQLWire:
     """Values arrive as the text the server writes, or as bytes."""
 
     login: Login
+    writes_anything: ClassVar[bool] = False
 
     def expression(self, column: Column) -> str:
         from tidegate.sources.mysql_session import quote
-        from tidegate.sources.mysql_types import SPATIAL
+        from tidegate.sources.mysql_types import SPATIAL, with_sign
 
         name = quote(column.name)
+        if column.charset:
+            return with_sign(name)
         if column.type.kind is Kind.FLOAT32:
             return f"{name} + 0e0"  # as a float it would be written with six digits
         if column.native.split("(")[0] in SPATIAL:
             return f"ST_AsBinary({name})"
         return name
 
-    def convert(self, column: Column) -> Convert | None:
+    def convert(self, read: Read, column: Column) -> Convert | None:
+        del read
         match column.type.kind:
+            case Kind.TEXT if column.charset:
+                return _signed
             case Kind.TEXT | Kind.JSON | Kind.UUID | Kind.BYTES:
                 return None
             case Kind.FLOAT32 | Kind.FLOAT64:
@@ -129,11 +176,9 @@ class MySQLWire:
             case Kind.DECIMAL:
                 return Decimal
             case Kind.DATE:
-                return date_of
-            case Kind.TIMESTAMP:
-                return timestamp_of
-            case Kind.INSTANT:
-                return lambda text: timestamp_of(text).replace(tzinfo=UTC)
+                return days_of
+            case Kind.TIMESTAMP | Kind.INSTANT:
+                return microseconds_of
             case Kind.BOOL:
                 return lambda raw: _bit(int.from_bytes(raw))
             case _:
@@ -157,6 +202,12 @@ class MySQLWire:
                 _abandon(session, cursor)
 
 
+def _signed(text: str) -> str:
+    if not text.startswith("="):
+        raise ValueError("the server could not send what is stored")
+    return text[1:]
+
+
 def _abandon(session: Session, cursor: Any) -> None:
     """Close without fetching what is left: a task that is stopped need not read its chunk to the end."""
     result = cursor._result  # noqa: SLF001 - the driver offers no way to give a result up
@@ -178,6 +229,7 @@ class PostgreSQLWire:
     """Numbers and bytes as the driver reads them, everything else as text."""
 
     login: Login
+    writes_anything: ClassVar[bool] = False
 
     def expression(self, column: Column) -> str:
         from tidegate.sources.postgresql_session import quote
@@ -186,7 +238,8 @@ class PostgreSQLWire:
         plain = column.native.startswith(_TEXT_ALREADY) and not column.native.endswith("]")
         return f"{name}::text" if column.type.kind in _AS_TEXT and not plain else name
 
-    def convert(self, column: Column) -> Convert | None:
+    def convert(self, read: Read, column: Column) -> Convert | None:
+        del read
         converters: dict[Kind, Convert] = {
             Kind.DECIMAL: Decimal,
             Kind.DATE: date_of,
@@ -211,6 +264,8 @@ class PostgreSQLWire:
 
 # --- SQLite -----------------------------------------------------------------
 
+_LENIENT = partial(str, encoding="utf-8", errors="surrogateescape")
+"""Bytes that are no UTF-8 arrive as what no text can have, so that the value is refused, and not the read."""
 _EXACT_INTEGERS = 2**53
 """Up to here every integer is a floating-point number."""
 
@@ -220,38 +275,41 @@ class SQLiteWire:
     """Values arrive in whatever type each of them was stored with, so each is looked at."""
 
     path: str
+    writes_anything: ClassVar[bool] = True
 
     def expression(self, column: Column) -> str:
         from tidegate.sources.sqlite_session import quote
 
         return quote(column.name)
 
-    def convert(self, column: Column) -> Convert | None:
+    def convert(self, read: Read, column: Column) -> Convert | None:
         return {
             Kind.BOOL: _bit,
             Kind.INT64: _whole,
             Kind.FLOAT64: _real,
             Kind.DECIMAL: _decimal,
             Kind.BYTES: _blob,
-            Kind.DATE: lambda value: date_of(_text(value)),
-            Kind.TIMESTAMP: lambda value: timestamp_of(_text(value)),
-            Kind.TEXT: _written if column.native and _is_numeric(column.native) else _text,
-            Kind.JSON: _text,
+            Kind.DATE: lambda value: days_of(_text(value)),
+            Kind.TIMESTAMP: lambda value: microseconds_of(_text(value)),
+            Kind.TEXT: _any_text if column.name in read.as_written else _text_of(column.native),
+            Kind.JSON: _json,
         }[column.type.kind]
 
     def batches(self, read: Read, sql: str, batch_rows: int) -> Iterator[Sequence[Row]]:
         from tidegate.sources.sqlite_session import connect, errors
 
         with errors(self.path, read.relation), closing(connect(self.path)) as session:
+            session.text_factory = _LENIENT
             cursor: sqlite3.Cursor = session.execute(sql)
             while rows := cursor.fetchmany(batch_rows):
                 yield rows
 
 
-def _is_numeric(native: str) -> bool:
+def _text_of(native: str) -> Convert:
+    """How the values of a column become text, by what it declares."""
     from tidegate.sources.sqlite_types import has_numeric_affinity
 
-    return has_numeric_affinity(native)
+    return _written if native and has_numeric_affinity(native) else _text
 
 
 def _bit(value: Any) -> bool:
@@ -276,7 +334,7 @@ def _decimal(value: Any) -> Decimal:
     """A number that was stored as floating point is taken for the shortest decimal that means it."""
     if type(value) not in (int, float, str):
         raise TypeError(f"{type(value).__name__} is not a number")
-    return Decimal(repr(value) if isinstance(value, float) else value)
+    return decimal_of(repr(value) if isinstance(value, float) else str(value))
 
 
 def _blob(value: Any) -> bytes:
@@ -287,6 +345,37 @@ def _blob(value: Any) -> bytes:
 def _text(value: Any) -> str:
     _demand(str, value)
     return str(value)
+
+
+def _any_text(value: Any) -> str:
+    """As SQLite writes a literal, but for texts, and for numbers with all their digits.
+
+    What is stored as text and is none is written as what it is: bytes.
+    """
+    if isinstance(value, str) and not _is_unicode(value):
+        value = value.encode("utf-8", "surrogateescape")
+    return f"X'{value.hex().upper()}'" if isinstance(value, bytes) else _written(value)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _json(value: Any) -> str:
+    """A document as it stands: what is not JSON, no target would take for it."""
+    try:
+        json.loads(_text(value), parse_constant=_no_constant, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise ValueError("too deep") from error
+    return str(value)
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
 
 
 def _written(value: Any) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 from tidegate.core.ceiling import OpenTransaction
@@ -32,7 +31,7 @@ from tidegate.sources.sqlite_session import (
     writable,
 )
 from tidegate.sources.sqlite_types import data_type
-from tidegate.sources.values import date_of, timestamp_of
+from tidegate.sources.values import date_of, decimal_of, timestamp_of
 
 _SCHEMA = "main"
 _SAMPLE = 1000
@@ -362,7 +361,7 @@ def _value(column: Column, raw: Any) -> Value:
         case Kind.TIMESTAMP:
             return timestamp_of(_text(raw))
         case Kind.DECIMAL if isinstance(raw, int | float | str):
-            return Decimal(repr(raw) if isinstance(raw, float) else raw)
+            return decimal_of(repr(raw) if isinstance(raw, float) else str(raw))
         case _ if type(raw) in (int, str, bytes):
             return raw  # type: ignore[no-any-return]
         case _:

@@ -70,6 +70,21 @@ def literal(value: Value) -> str:
             return text_literal(value)
 
 
+def written_forms(value: Value) -> list[str]:
+    """A value in all the ways in which a file may have it: timestamps are text there."""
+    if not isinstance(value, datetime):
+        return [literal(value)]
+    fraction = f"{value.microsecond:06d}"
+    exact = [size for size in range(7) if not fraction[size:].strip("0")]
+    texts = [
+        value.replace(microsecond=0, tzinfo=None).isoformat(sep=separator)
+        + (f".{fraction[:size]}" if size else "")
+        for separator in " T"
+        for size in exact
+    ]
+    return [text_literal(text) for text in texts]
+
+
 def text_literal(value: str) -> str:
     if "\0" in value:
         return f"CAST(X'{value.encode().hex()}' AS TEXT)"

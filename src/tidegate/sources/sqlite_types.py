@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 
-from tidegate.core.types import DataType, Kind
-from tidegate.sources.types import decimal_type
+from tidegate.core import mappings
+from tidegate.core.mappings import Declared
+from tidegate.core.types import DataType
 
 _SIZES = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _MOST_SECOND_DIGITS = 6
@@ -23,31 +24,14 @@ _MOST_SECOND_DIGITS = 6
 
 def data_type(declared: str) -> DataType:
     word = declared.upper()
-    if "BOOL" in word:
-        return DataType(Kind.BOOL)
-    if "DATETIME" in word or "TIMESTAMP" in word:
-        return DataType(Kind.TIMESTAMP, precision=_MOST_SECOND_DIGITS)
-    if word.startswith("DATE"):
-        return DataType(Kind.DATE)
-    if word.startswith("JSON"):
-        return DataType(Kind.JSON)
-    return _by_affinity(word)
+    sizes = _SIZES.search(word)
+    precision, scale = (int(sizes[1]), int(sizes[2] or 0)) if sizes else (None, None)
+    return mappings.data_type(
+        "sqlite", Declared(word, precision=precision, scale=scale, digits=_MOST_SECOND_DIGITS)
+    )
 
 
 def has_numeric_affinity(declared: str) -> bool:
     word = declared.upper()
     named = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", "REAL", "FLOA", "DOUB")
     return bool(word) and not any(part in word for part in named)
-
-
-def _by_affinity(word: str) -> DataType:
-    if "INT" in word:
-        return DataType(Kind.INT64)
-    if any(part in word for part in ("CHAR", "CLOB", "TEXT")):
-        return DataType(Kind.TEXT)
-    if "BLOB" in word:
-        return DataType(Kind.BYTES)
-    if any(part in word for part in ("REAL", "FLOA", "DOUB")):
-        return DataType(Kind.FLOAT64)
-    sizes = _SIZES.search(word)
-    return decimal_type(int(sizes[1]), int(sizes[2] or 0)) if sizes else DataType(Kind.TEXT)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from tidegate.arrow import arrow_schema
 from tidegate.config.settings import Compression
 from tidegate.core.deadlines import NEVER, Deadline
 from tidegate.core.errors import StagingError, TidegateError, retold, told
+from tidegate.core.lossy import tally
+from tidegate.core.mappings import Limits
 from tidegate.core.positions import Position
 from tidegate.core.quality import Rules
 from tidegate.core.receipts import Receipt, Segment
@@ -37,16 +40,17 @@ from tidegate.core.windows import Window
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.masking import mask, masked_columns
 from tidegate.sources.strain import Pulse
+from tidegate.spark.limits import Limited
 from tidegate.spark.pacing import NO_HURRY, Pace, Pacer
 from tidegate.spark.screening import REASON, Screen
 from tidegate.staging.contract import ObjectWriter, Staging
 from tidegate.staging.layout import SegmentPath
-from tidegate.staging.parquet import write_segment
+from tidegate.staging.parquet import plain_schema, write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCH_ROWS = 16_384
+BATCH_ROWS = 32_768
 """Rows in memory at a time: enough for Parquet to encode well, few enough for 500 wide columns."""
 
 _ANSWER = "chunk int, receipt string, error string, note string"
@@ -74,11 +78,15 @@ class Extraction:
     masks: dict[str, Mask]
     schema: str
     compression: Compression
+    plain: bool = False
+    """Write only integers that every warehouse reads from a file."""
     overlaps: bool = False
     snapshot: bool = False
     """A chunk of a snapshot is staged even without rows: an empty table has something to say."""
     rules: Rules | None = None
     """What the rows have to be."""
+    limits: dict[str, Limits] = field(default_factory=dict)
+    """What the target cannot hold, by column."""
     deadline: Deadline = NEVER
     """After it no further chunk is begun."""
     pace: Pace = NO_HURRY
@@ -188,6 +196,9 @@ class _Passing:
 
     span: Span
     screen: Screen | None
+    limited: Limited
+    lost: Counter[str]
+    """Values that became NULL because they did not fit."""
 
     @property
     def passed(self) -> int:
@@ -218,10 +229,12 @@ def write(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Written:
     An error leaves nothing.
     """
     screen = Screen(work.rules, chunk.read.columns, str(work.paths.stream)) if work.rules else None
-    passing = _Passing(Span(chunk.read.positions, chunk.read.columns), screen)
+    lost: Counter[str] = Counter()
+    limited = Limited(chunk.read, work.limits, lost)
+    passing = _Passing(Span(chunk.read.positions, chunk.read.columns), screen, limited, lost)
     staged = arrow_schema(masked_columns(chunk.read.columns, work.masks))
     aside = _Aside(work, staged, work.paths.quarantine(chunk.number, attempt))
-    batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS)
+    batches = work.reader.read(chunk.read, batch_rows=BATCH_ROWS, lost=lost)
     first = next(batches, None)
     writer = None
     with ExitStack() as opened:
@@ -230,7 +243,9 @@ def write(work: Extraction, chunk: ChunkRead, *, attempt: str) -> Written:
             opened.enter_context(aside)
             rows = chain([first] if first is not None else [], batches)
             prepared = _prepared(rows, work, passing, staged, aside)
-            write_segment(writer.file, staged, prepared, compression=work.compression)
+            stored = plain_schema(staged) if work.plain else staged
+            cast = (batch.cast(stored) for batch in prepared) if stored != staged else prepared
+            write_segment(writer.file, stored, cast, compression=work.compression)
         return Written(chunk, attempt, passing, writer, aside, opened.pop_all())
 
 
@@ -249,6 +264,7 @@ def finish(work: Extraction, written: Written) -> Receipt:
         segment=_segment(work, chunk, written.writer, written.passing.passed) if written.writer else None,
         quarantined=_segment(work, chunk, aside.writer, aside.rows) if aside.writer else None,
         findings=written.passing.screen.findings if written.passing.screen else None,
+        lossy=tally(written.passing.lost),
     )
     key = work.paths.receipt(chunk.number, written.attempt)
     work.staging.put(key, json.dumps(receipt.to_json()).encode())
@@ -274,7 +290,7 @@ def _segment(work: Extraction, chunk: ChunkRead, writer: ObjectWriter, rows: int
 def _prepared(
     rows: Iterator[pa.RecordBatch], work: Extraction, passing: _Passing, staged: pa.Schema, aside: _Aside
 ) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
+    for batch in map(passing.limited.taken, rows):
         passing.span.see(batch)
         found = passing.screen.sort(batch) if passing.screen else None
         hidden = mask(batch, work.masks, staged)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -16,12 +17,15 @@ from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError
 from tidegate.core.quality import ColumnRule, Findings, OnFailure, RowCheck, Rules
 from tidegate.core.types import Column
+from tidegate.spark.measures import Broken, Measure
 
 if TYPE_CHECKING:
     import duckdb
 
 REASON = "_tidegate_reason"
 """What quarantined rows carry beside their own columns."""
+
+_EARLIEST, _LATEST = (end.replace(tzinfo=UTC) for end in (datetime.min, datetime.max))  # noqa: DTZ901 - it has
 
 Breaks = Callable[[pa.RecordBatch], pa.BooleanArray]
 """Which rows of a batch break a rule."""
@@ -43,6 +47,7 @@ class Screen:
     def __init__(self, rules: Rules, columns: tuple[Column, ...], where: str) -> None:
         self._rules = rules
         self._schema = arrow_schema(columns)
+        self._columns = columns
         self._where = where
         self._breaks: dict[str, Breaks] = {}
         for rule in rules.columns:
@@ -93,20 +98,36 @@ class Screen:
         found: dict[str, Breaks] = {}
         if rule.max_null_percentage == 0:
             found[f"{name} is there"] = lambda batch: pc.is_null(batch.column(name))
-        if rule.allowed:
-            allowed = self._values(name, rule.allowed, kind)
-            found[f"{name} is allowed"] = lambda batch: pc.and_(
-                pc.is_valid(batch.column(name)), pc.invert(pc.is_in(batch.column(name), value_set=allowed))
-            )
-        if rule.min is not None:
-            low = self._values(name, (rule.min,), kind)[0]
-            found[f"{name} >= {rule.min}"] = lambda batch: pc.less(batch.column(name), low)
-        if rule.max is not None:
-            high = self._values(name, (rule.max,), kind)[0]
-            found[f"{name} <= {rule.max}"] = lambda batch: pc.greater(batch.column(name), high)
+        for words, broken in self._measured(rule).items():
+            found[words] = partial(_in_column, name, broken)
         if rule.matches is not None:
             found[f"{name} matches {rule.matches}"] = self._pattern(name, rule.matches, kind)
         return found
+
+    def _measured(self, rule: ColumnRule) -> dict[str, Broken]:
+        """The rules that compare values with others."""
+        name, named = rule.column, (*rule.allowed, *filter(None, (rule.min, rule.max)))
+        found: dict[str, Broken] = {}
+        try:
+            if rule.allowed:
+                found[f"{name} is allowed"] = self._measure(name, ordered=False).not_among(rule.allowed)
+            if rule.min is not None:
+                found[f"{name} >= {rule.min}"] = self._measure(name).below(rule.min)
+            if rule.max is not None:
+                found[f"{name} <= {rule.max}"] = self._measure(name).above(rule.max)
+        except pa.ArrowException as error:
+            problem = f"{', '.join(named)} cannot be values of this column: {error}"
+            raise self._wrong(name, problem) from error
+        return found
+
+    def _measure(self, name: str, *, ordered: bool = True) -> Measure:
+        column = next(column for column in self._columns if column.name == name)
+        try:
+            return Measure.of(column, self._schema.field(name).type)
+        except ValueError as error:
+            if ordered:
+                raise self._wrong(name, f"`min` and `max` cannot be checked: {error}") from error
+            return Measure(self._schema.field(name).type)
 
     def _pattern(self, name: str, pattern: str, kind: pa.DataType) -> Breaks:
         if kind != pa.string():
@@ -117,12 +138,6 @@ class Screen:
             raise self._wrong(name, f"`{pattern}` is not a regular expression: {error}") from error
         return lambda batch: pc.invert(pc.match_substring_regex(batch.column(name), pattern))
 
-    def _values(self, name: str, texts: tuple[str, ...], kind: pa.DataType) -> pa.Array:
-        try:
-            return pa.array(texts, pa.string()).cast(kind)
-        except pa.ArrowException as error:
-            raise self._wrong(name, f"{', '.join(texts)} cannot be values of this column: {error}") from error
-
     def _wrong(self, column: str, problem: str) -> ConfigError:
         return ConfigError(problem, where=f"{self._where}: validation.columns.{column}")
 
@@ -130,16 +145,28 @@ class Screen:
         rule = self._rules.freshness
         if rule is None:
             return
+        newest = pc.max(batch.column(rule.column))
         try:
-            value: Any = pc.max(batch.column(rule.column)).as_py()
-        except (ValueError, OverflowError):  # beyond Python's calendar, and so not older than anything
-            return
+            value: Any = newest.as_py()
+        except (ValueError, OverflowError):  # before Python's calendar, or after it
+            value = _LATEST if newest.value > 0 else _EARLIEST
         if value is None:
             return
         moment = value if isinstance(value, datetime) else datetime.combine(value, datetime.min.time())
         aware = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(rule.zone))
-        found = aware.astimezone(UTC)
+        found = _in_utc(aware)
         self._newest = found if self._newest is None else max(self._newest, found)
+
+
+def _in_column(name: str, broken: Broken, batch: pa.RecordBatch) -> pa.BooleanArray:
+    return broken(batch.column(name))
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # the first and the last day of Python's calendar have no other zone
+        return moment.replace(tzinfo=UTC)
 
 
 class _Condition:

@@ -12,9 +12,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from tidegate.core.errors import ConnectError, UsageError
+from tidegate.core.secrecy import hidden, names_a_secret
 from tidegate.spark.parcel import parcel
 from tidegate.spark.reaching import demand_reachable
 from tidegate.spark.remote import connect, demand_server, is_open
@@ -87,23 +88,33 @@ def start(settings: SparkSettings) -> SparkSession:
 
 
 def _running() -> SparkSession | None:
-    """The session there is already: a notebook's, or that of a script which was handed to spark-submit."""
+    """The session there is already: a notebook's, or that of a script which was handed to spark-submit.
+
+    Not only that of this thread: tables of one sync have threads of their own.
+    """
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError("Spark is not installed", hint="pip install 'tidegate[spark]'") from error
     if _SUBMITTED in os.environ:
         return SparkSession.builder.getOrCreate()
-    return SparkSession.getActiveSession()
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:  # there is none
+        return None
 
 
 def _is_local(session: object) -> bool:
     """Whether tasks run in the driver's own environment. Those behind Spark Connect run in the server's."""
+    return is_classic(session) and bool(_LOCAL.fullmatch(session.conf.get("spark.master") or ""))
+
+
+def is_classic(session: object) -> TypeGuard[SparkSession]:
+    """Whether its driver is in this process, and not behind Spark Connect."""
     from pyspark.sql import SparkSession
 
-    if not isinstance(session, SparkSession):
-        return False
-    return bool(_LOCAL.fullmatch(session.conf.get("spark.master") or ""))
+    return isinstance(session, SparkSession)
 
 
 def _start_jvm(settings: SparkSettings) -> SparkSession:
@@ -117,12 +128,14 @@ def _start_jvm(settings: SparkSettings) -> SparkSession:
     _demand_java()
     _demand_master(settings.master)
     _choose_python(settings)
-    conf = SparkConf().setMaster(settings.master).setAppName("tidegate")
-    conf.setAll([*{**_defaults(), **(_ON_THIS_MACHINE if settings.cores else {}), **settings.conf}.items()])
+    said = {**_defaults(), **(_ON_THIS_MACHINE if settings.cores else {}), **settings.conf}
+    conf = SparkConf().setMaster(settings.master).setAppName("tidegate").setAll([*said.items()])
+    shown = SparkConf().setAll([(key, value) for key, value in conf.getAll() if _may_be_seen(key, value)])
     with tempfile.TemporaryFile() as chatter:
         try:
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, {"stderr": chatter, "stdout": chatter}
+                shown,  # on a command line, which everybody on this machine can read
+                {"stderr": chatter, "stdout": chatter},
             )
             SparkContext(conf=conf, gateway=gateway)
         except (PySparkRuntimeError, Py4JError) as error:
@@ -133,6 +146,11 @@ def _start_jvm(settings: SparkSettings) -> SparkSession:
                 hint="check `spark:` in config/connections.yml and the Java installation",
             ) from error
     return SparkSession.builder.getOrCreate()
+
+
+def _may_be_seen(key: str, value: str) -> bool:
+    """Whether a setting can stand on a command line. The JVM's own options can stand nowhere else."""
+    return key == "spark.driver.extraJavaOptions" or not (names_a_secret(key) or hidden(value) != value)
 
 
 def _cause(error: Exception, chatter: str) -> str:
@@ -181,10 +199,23 @@ def _defaults() -> dict[str, str]:
     }
 
 
+_MALLOC = "GLIBC_TUNABLES"
+_REUSED = (
+    "glibc.malloc.tcache_count=127:glibc.malloc.mmap_threshold=33554432:"
+    "glibc.malloc.trim_threshold=134217728:glibc.malloc.arena_max=2"
+)
+"""Workers allocate and free the same few megabytes for every batch.
+
+As it comes, the C library gives such memory back to the system and gets it anew, empty, each time; it keeps
+too few small pieces at hand for a driver that frees the values of 32 rows at once; and what is left over lies
+in as many arenas as there were threads together. Another C library knows nothing of these words.
+"""
+
 _ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.daemon.module": "tidegate.spark.daemon",
+    f"spark.executorEnv.{_MALLOC}": os.environ.get(_MALLOC, _REUSED),
 }
 """Where all of Spark is one process, nobody else has to reach it, and its workers have this package."""
 

@@ -65,6 +65,11 @@ class Staging(Protocol):
         """Seconds between two looks for what others have written: where looking costs, one looks less."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether a warehouse can read the objects by their addresses."""
+        ...
+
     def create(self, key: str) -> AbstractContextManager[ObjectWriter]:
         """Write a new object. An error inside the context leaves nothing visible."""
         ...

@@ -71,7 +71,8 @@ class SegmentPath:
         return f"{_folder(self.prefix)}{folder}/{pipeline}/{name}/{self.run_id}"
 
 
-_SEGMENT = re.compile(r"_batch_\d+_(?P<run>[^_/]+)_[^_/]+\.parquet$")
+_SEGMENT = re.compile(r"_batch_\d+_(?P<run>[^_/]+)_[^_/]+\.(?:parquet|manifest)$")
+"""Also what a load puts beside a segment, in a folder `_loads`: its name goes on where the segment's ends."""
 _BESIDE = re.compile(
     rf"(?:^|/)(?:{RECEIPTS}/[^/]+/[^/]+/(?P<receipt>[^/]+)/[^/]+\.json"
     rf"|{RUNS}/[^/]+/[^/]+/(?P<marker>[^/]+)/{MARKER})$"

@@ -77,6 +77,10 @@ class LocalStaging:
     def pace(self) -> float:
         return 0.2
 
+    @property
+    def shared(self) -> bool:
+        return False
+
     @contextmanager
     def create(self, key: str) -> Iterator[_LocalWriter]:
         path = self._path(key)

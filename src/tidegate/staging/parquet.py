@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidegate.arrow import arrow_type
 from tidegate.config.settings import Compression
+from tidegate.core.types import DataType, Kind
 
 ROW_GROUP_ROWS = 200_000
 ROW_GROUP_BYTES = 64 << 20
@@ -20,6 +22,15 @@ _SAMPLE_ROWS = 4_096
 _FEW = 0.3
 """The share of different values in a sample up to which a dictionary pays: about 1,300 values, or a few that
 make up most."""
+
+
+_UNKNOWN = (Kind.INT8, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64)
+_PLAIN = {arrow_type(DataType(kind)): arrow_type(DataType(kind), "redshift") for kind in _UNKNOWN}
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same without unsigned integers and those of one byte, which not every warehouse reads."""
+    return pa.schema([field.with_type(_PLAIN.get(field.type, field.type)) for field in schema])
 
 
 def write_segment(
@@ -58,12 +69,17 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
 
 
 def _writer(file: BinaryIO, schema: pa.Schema, first: pa.Table, compression: Compression) -> pq.ParquetWriter:
-    """Pages of version 1, plain values and dictionaries: what every reader of Parquet knows."""
+    """Pages of version 1, plain values and dictionaries: what every reader of Parquet knows.
+
+    The smallest and largest text are not looked for: nobody skips rows by them, and it takes as long as to
+    compress the text.
+    """
     return pq.ParquetWriter(
         file,
         schema,
         compression=compression.value,
         use_dictionary=_worth_a_dictionary(first),
+        write_statistics=[field.name for field in schema if not _is_text(field)],
         version="2.6",  # keeps microseconds and unsigned integers what they are
         data_page_version="1.0",
         store_schema=False,
@@ -74,5 +90,9 @@ def _worth_a_dictionary(table: pa.Table) -> list[str]:
     """Texts that repeat. For all else a dictionary is work for nothing: it grows, and is thrown away."""
     sample = table.slice(0, _SAMPLE_ROWS)
     most = sample.num_rows * _FEW
-    texts = [field.name for field in sample.schema if field.type in (pa.string(), pa.binary())]
+    texts = [field.name for field in sample.schema if _is_text(field)]
     return [name for name in texts if pc.count_distinct(sample.column(name)).as_py() <= most]
+
+
+def _is_text(field: pa.Field) -> bool:
+    return field.type in (pa.string(), pa.binary())

@@ -71,6 +71,10 @@ class S3Staging:
     def pace(self) -> float:
         return 1.0
 
+    @property
+    def shared(self) -> bool:
+        return True
+
     @contextmanager
     def create(self, key: str) -> Iterator[_S3Writer]:
         demand_key(key)

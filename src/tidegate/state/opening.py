@@ -14,7 +14,7 @@ from tidegate.s3 import S3Place, storage_options
 from tidegate.state.contract import Store
 
 if TYPE_CHECKING:
-    from tidegate.config.models import DeltaState, LocalState, S3State, SqlState
+    from tidegate.config.connection_models import DeltaState, LocalState, S3State, SqlState
     from tidegate.reach.login import Login
 
     StateConfig = LocalState | SqlState | S3State | DeltaState

@@ -35,9 +35,12 @@ class Checked:
     """A stream to check, with what is known of it beside its state."""
 
     stored: Stored
-    staging: Staging
+    staging: Staging | None
+    """None where nothing is ever staged."""
     zone: str = "UTC"
     """Where a zoneless cursor's clock stands."""
+    again: str = "tidegate sync"
+    """What goes on with it."""
 
 
 def check_stream(item: Checked, store: Store, me: Holder, now: datetime) -> Iterator[Finding]:
@@ -47,12 +50,13 @@ def check_stream(item: Checked, store: Store, me: Holder, now: datetime) -> Iter
         yield Finding(
             str(stream),
             f"the lease belongs to a process that is dead: {item.stored.lease.holder}",
-            f"tidegate sync {_chosen(stream)}   (it takes the lease over and goes on)",
+            f"{item.again} {_chosen(stream)}   (it takes the lease over and goes on)",
         )
     if mark is not None:
         yield from _future(stream, mark, item.zone, now)
         yield from _counts(stream, mark)
-        yield from _pending(stream, mark, item.staging)
+        if item.staging is not None:
+            yield from _pending(stream, mark, item.staging)
 
 
 def damaged(records: Iterable[Damaged]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from tidegate.config.pipelines import Pipeline
 from tidegate.core import transitions
 from tidegate.core.errors import ConfigError, UsageError
+from tidegate.core.mappings import native_type
 from tidegate.core.names import name_columns
 from tidegate.core.types import Column
 from tidegate.core.watermark import StreamId
@@ -33,6 +34,8 @@ class Origin(StrEnum):
 class NamedColumn:
     column: Column
     name: str
+    native: str
+    """The type that it gets there, if the table is made now."""
     origin: Origin
     there: bool
     """Whether the table at the target has it already."""
@@ -56,6 +59,7 @@ class TableColumns:
             NamedColumn(
                 column,
                 names[column.name],
+                native_type(job.settings.lossy.target, column.type),
                 self._origin(naming, column.name, names[column.name]),
                 names[column.name] in there,
                 naming.rules.needs_quotes(names[column.name]),
@@ -102,7 +106,7 @@ class TableColumns:
             before = last_schema(self.parts.store.read(stream).watermark)
             if before is None or before.fingerprint == job.schema.fingerprint:
                 continue
-            changes = compare(before, job.schema).words
+            changes = compare(before, job.schema, job.settings.lossy.source).words
             schema = job.schema.fingerprint, job.schema.to_json()
             with self.parts.hold(stream, clock, token) as held:
                 held.commit(*transitions.accept(held.mark, schema, changes, reason=reason, now=clock()))

@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import SchemaChanged
+from tidegate.core.natives import Relation, relation
 from tidegate.core.strategies import WriteMode
-from tidegate.core.types import Column, Schema
+from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.watermark import RunKind, Watermark
 from tidegate.sync.job import TableJob
 from tidegate.targets.fitting import holds, widened
+
+_TOLD_BY_NAME = frozenset({Kind.TEXT, Kind.BYTES})
+"""What many types travel as that have little in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class Evolution:
     """Not all values of the old type are values of the new one."""
     other: tuple[Retyped, ...] = ()
     """Values of another kind."""
+    recast: tuple[Retyped, ...] = ()
+    """The same at the source, and carried as text now, or no longer: `on_lossy` says so."""
     key: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     """What made a row the same row before, and what does now."""
 
@@ -54,6 +60,11 @@ class Evolution:
         told += [f"column {change} is wider" for change in self.wider]
         told += [f"column {change} is narrower" for change in self.narrower]
         told += [f"column {change} holds another kind of value" for change in self.other]
+        told += [
+            f"column {change.after.name} ({change.after.native}) travels as {change.after.type} now, "
+            f"and was {change.before.type}"
+            for change in self.recast
+        ]
         if self.key:
             before, after = ("+".join(names) or "none" for names in self.key)
             told.append(f"the key is {after} now, it was {before}")
@@ -79,20 +90,40 @@ class Evolution:
         return tuple(told)
 
 
-def compare(before: Schema, after: Schema) -> Evolution:
+def compare(before: Schema, after: Schema, source: str = "") -> Evolution:
+    """`source` says whose words the native types are; without it only what travels is compared."""
     old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
-    retyped = [
-        Retyped(old[name], new[name]) for name in new if name in old and old[name].type != new[name].type
-    ]
-    narrower = [change for change in retyped if not _holds_all(change) and _is_alike(change)]
+    both = [Retyped(old[name], new[name]) for name in new if name in old]
+    recast = [change for change in both if _is_recast(change)]
+    judged = [(change, _judged(change, source)) for change in both if change not in recast]
+
+    def those(wanted: Relation) -> tuple[Retyped, ...]:
+        return tuple(change for change, found in judged if found is wanted)
+
     return Evolution(
         added=tuple(column for name, column in new.items() if name not in old),
         dropped=tuple(column for name, column in old.items() if name not in new),
-        wider=tuple(change for change in retyped if _holds_all(change)),
-        narrower=tuple(narrower),
-        other=tuple(c for c in retyped if not _holds_all(c) and not _is_alike(c)),
+        wider=those(Relation.WIDER),
+        narrower=those(Relation.NARROWER),
+        other=those(Relation.OTHER),
+        recast=tuple(recast),
         key=(before.key, after.key) if before.key != after.key else None,
     )
+
+
+def _judged(change: Retyped, source: str) -> Relation:
+    """What became of a type: as it travels and, where that tells too little, in the source's words."""
+    before, after = change.before, change.after
+    if before.type.kind is after.type.kind:
+        told = relation(source, before.native, after.native)
+        by_name = before.type == after.type or before.type.kind in _TOLD_BY_NAME
+        if told is Relation.NARROWER or (by_name and told is not Relation.SAME):
+            return told
+    if before.type == after.type:
+        return Relation.SAME
+    if _holds_all(change):
+        return Relation.WIDER
+    return Relation.NARROWER if _is_alike(change) else Relation.OTHER
 
 
 def admitted(mark: Watermark | None, job: TableJob) -> Evolution:
@@ -100,7 +131,7 @@ def admitted(mark: Watermark | None, job: TableJob) -> Evolution:
     before = last_schema(mark)
     if before is None or before.fingerprint == job.schema.fingerprint:
         return Evolution()
-    evolution = compare(before, job.schema)
+    evolution = compare(before, job.schema, job.settings.lossy.source)
     reasons = evolution.stops(job.target.mode) if job.kind is RunKind.INCREMENTAL else ()
     if reasons:
         raise _stopped(job, before, reasons)
@@ -131,6 +162,14 @@ def _listed(schema: Schema) -> str:
 
 def _typed(column: Column) -> str:
     return column.native or str(column.type)
+
+
+def _is_recast(change: Retyped) -> bool:
+    """Whether the column is what it was, and only carried otherwise: every value has its text."""
+    before, after = change.before, change.after
+    if before.type.kind is after.type.kind or before.native != after.native or not before.native:
+        return False
+    return Kind.TEXT in (before.type.kind, after.type.kind)
 
 
 def _holds_all(change: Retyped) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from tidegate.config.settings import TableSettings
 from tidegate.core import transitions
@@ -18,6 +19,7 @@ from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extracted, Extraction, extract, receipts
 from tidegate.spark.remote import gone
+from tidegate.spark.running import RunningJob
 from tidegate.spark.session import LazySession
 from tidegate.staging.contract import Staging
 from tidegate.staging.layout import SegmentPath
@@ -25,6 +27,7 @@ from tidegate.state.hold import HeldStream
 from tidegate.sync.job import TableJob
 from tidegate.sync.markers import StagedChunk
 from tidegate.sync.mercy import UNLIMITED, Allowance
+from tidegate.sync.patience import Patience
 from tidegate.sync.progress import Progress
 
 
@@ -39,43 +42,60 @@ class Extractor:
     clock: Callable[[], datetime]
     deadline: Deadline
     allowance: Allowance = UNLIMITED
+    plain: bool = False
+    """Whether the target reads files by itself, and not every kind of integer."""
     proved: dict[str, StagedChunk] = field(default_factory=dict)
     """What was committed here, by the keys of the receipts, for the markers of the runs."""
 
-    def round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
-        """Stage the chunks of the current round that have no receipt yet, committing as they finish."""
+    def round(
+        self, held: HeldStream, job: TableJob, snapshot: str | None, meanwhile: Callable[[], bool]
+    ) -> None:
+        """Stage the chunks of the current round that have no receipt yet, committing as they finish.
+
+        `meanwhile` is done again and again while tasks are at work, until it says that nothing is left to do.
+        """
         run = held.mark.current_run
         ledger = _Receipts(run, self.staging, self.paths(job, run))
         ledger.collect()
         self._commit(held, ledger, job)
         missing = ledger.missing()
         if missing:
-            self._watch(held, job, ledger, missing, snapshot)
+            with self._begin(held.mark.current_run, job, missing, snapshot) as running:
+                self._watch(held, job, ledger, running, meanwhile)
         self._commit(held, ledger, job)
         self._demand_complete(held, job, ledger)
 
     def paths(self, job: TableJob, run: Run) -> SegmentPath:
         return paths_of(job.settings, job.stream, run)
 
+    def _begin(
+        self, run: Run, job: TableJob, missing: list[Chunk], snapshot: str | None
+    ) -> RunningJob[Extracted]:
+        tasks = min(self.parallelism(job), len(missing))
+        work = self._extraction(job, run, tasks)
+        chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
+        return RunningJob(
+            self.session.get,
+            lambda session: extract(session, work, chunks, tasks),
+            name=f"extract {job.stream}",
+        )
+
     def _watch(
         self,
         held: HeldStream,
         job: TableJob,
         ledger: _Receipts,
-        missing: list[Chunk],
-        snapshot: str | None,
+        running: RunningJob[Extracted],
+        meanwhile: Callable[[], bool],
     ) -> None:
-        """Run the Spark job in a thread of its own and commit what it proves in the meantime."""
-        run = held.mark.current_run
-        tasks = min(self._parallelism(job), len(missing))
-        work = self._extraction(job, run, tasks)
-        chunks = [self._chunk_read(job, run, chunk, snapshot) for chunk in missing]
-        session = self.session.get()
-        answer = _in_background(lambda: extract(session, work, chunks, tasks), str(job.stream))
-        while not wait([answer], self.staging.pace).done:
+        """Commit what the Spark job proves while it runs, and what it answers when it has ended."""
+        answer = running.answer
+        patience = Patience(partial(self.progress.note, job.stream), self.deadline, str(job.stream))
+        while not self._ended(answer, meanwhile):
             held.check()
             ledger.collect()
             self._commit(held, ledger, job)
+            patience.look(running.tasks, self.clock())
         error = answer.exception()
         if error is None:
             ledger.add(answer.result().receipts)
@@ -85,6 +105,13 @@ class Extractor:
         ledger.collect()
         self._commit(held, ledger, job)
         raise _in_words(error, job)
+
+    def _ended(self, answer: Future[Extracted], meanwhile: Callable[[], bool]) -> bool:
+        """Whether the job has ended by the time of the next look."""
+        look = time.monotonic() + self.staging.pace
+        while time.monotonic() < look and not answer.done() and meanwhile():
+            pass
+        return bool(wait([answer], max(0.0, look - time.monotonic())).done)
 
     def _commit(self, held: HeldStream, ledger: _Receipts, job: TableJob) -> None:
         """Commit `extracted` over the contiguous chunks that are proved: the moment progress exists."""
@@ -119,9 +146,11 @@ class Extractor:
             masks=dict(job.settings.masks),
             schema=job.schema.fingerprint,
             compression=job.settings.compression,
+            plain=self.plain,
             overlaps=run.lookback,
             snapshot=run.kind is RunKind.SNAPSHOT,
             rules=job.settings.validation,
+            limits=dict(job.fit.limits),
             deadline=self.deadline,
             pace=self.allowance.pace(tasks),
             pulse=self.source.pulse(),
@@ -137,19 +166,15 @@ class Extractor:
             order=job.order,
             snapshot=snapshot,
         )
-        return ChunkRead(run.chunks_done + chunk.number, chunk.window, read)
+        fitted = replace(read, columns=job.columns, nulled=job.fit.nulled, as_written=job.fit.as_written)
+        return ChunkRead(run.chunks_done + chunk.number, chunk.window, fitted)
 
-    def _parallelism(self, job: TableJob) -> int:
-        wanted = job.settings.parallelism or self.session.settings.cores or _CLUSTER_PARALLELISM
-        return self.allowance.parallelism(wanted)
+    def parallelism(self, job: TableJob) -> int:
+        return self.allowance.parallelism(job.settings)
 
 
 def paths_of(settings: TableSettings, stream: StreamId, run: Run) -> SegmentPath:
     return SegmentPath(settings.layout, settings.prefix, stream, run.id, run.started_at)
-
-
-_CLUSTER_PARALLELISM = 8
-"""Chunks at once on a cluster, unless the pipeline says otherwise: what most sources bear."""
 
 
 class _Receipts:
@@ -211,20 +236,6 @@ class _Receipts:
             for number, chunk in self._chunks.items()
             if number >= self._next and number not in self._found
         ]
-
-
-def _in_background(work: Callable[[], Extracted], name: str) -> Future[Extracted]:
-    """Run a Spark job in a thread that does not keep the process alive: what it stages has its receipts."""
-    answer: Future[Extracted] = Future()
-
-    def body() -> None:
-        try:
-            answer.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for the answer
-            answer.set_exception(error)
-
-    threading.Thread(target=body, name=f"extract {name}", daemon=True).start()
-    return answer
 
 
 def _in_words(error: BaseException, job: TableJob) -> BaseException:

@@ -9,6 +9,7 @@ from functools import partial
 
 from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError, SourceError
+from tidegate.core.lossy import Fit, OnLossy, fit
 from tidegate.core.quality import Rules
 from tidegate.core.strategies import Strategy, WriteMode
 from tidegate.core.types import Column, Kind, Schema
@@ -29,13 +30,17 @@ class TableJob:
     settings: TableSettings
     stream: StreamId
     relation: Relation
-    columns: tuple[Column, ...]
-    """What is read, in the order of the source."""
+    fit: Fit
+    """What is read, in the order of the source, and what becomes of values that do not fit."""
     schema: Schema
     """What is staged: the columns after masking, with the key rows are merged by."""
     target: TargetTable
     again: Callable[[], TableJob] | None = None
     """Looks at the source afresh, where this is how its table was a short while ago."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.fit.columns
 
     @property
     def kind(self) -> RunKind:
@@ -86,7 +91,8 @@ def remembered(source: Source, settings: TableSettings, stream: StreamId) -> Tab
 def describe(source: Source, settings: TableSettings, stream: StreamId, *, fresh: bool = True) -> TableJob:
     """Look at the source and put the job together. Everything that cannot work is refused here."""
     relation = _relation(source, settings, fresh=fresh)
-    columns = _selected(relation.schema, settings)
+    fitted = _fitted(relation.schema, settings)
+    columns = fitted.columns
     _demand(relation.schema.names, (*settings.cursor.columns, *settings.keys), settings.table)
     _demand_cursor_types(relation.schema, settings)
     names = {column.name for column in columns if column.name not in settings.masks}
@@ -97,7 +103,23 @@ def describe(source: Source, settings: TableSettings, stream: StreamId, *, fresh
         _demand_merge(settings, key, names)
     if settings.validation is not None:
         _demand_rules(settings.validation, columns, staged, stream)
-    return TableJob(settings, stream, relation, columns, staged, target)
+    return TableJob(settings, stream, relation, fitted, staged, target)
+
+
+def _fitted(schema: Schema, settings: TableSettings) -> Fit:
+    """How the selected columns travel. What is masked is masked whatever it holds."""
+    policy = settings.lossy
+    _demand(schema.names, tuple(policy.columns), settings.table)
+    needed = {*settings.cursor.columns, *(settings.keys or schema.key)}
+    for name in needed & policy.columns.keys():
+        if policy.columns[name] is not OnLossy.ERROR:
+            raise ConfigError(
+                f"column `{name}` finds and merges rows: what does not fit in it is always an error",
+                where=settings.table,
+                hint="leave it out of `on_lossy`, and correct such values",
+            )
+    found = fit(_selected(schema, settings), policy, needed)
+    return replace(found, limits=tuple(item for item in found.limits if item[0] not in settings.masks))
 
 
 def _demand_rules(rules: Rules, columns: tuple[Column, ...], staged: Schema, stream: StreamId) -> None:
@@ -124,6 +146,9 @@ def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> T
         mode=mode,
         key=versions if mode is WriteMode.APPEND else staged.key,
         cursor=cursor,
+        texts=tuple(name for name in staged.names if settings.lossy.of(name) is OnLossy.TEXT),
+        files=settings.files,
+        placement=settings.placement,
     )
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidegate.config.connection_models import SourceConnection, StagingArea, TargetConnection
 from tidegate.config.connections import Connections
-from tidegate.config.models import Model, SourceConnection, StagingArea, TargetConnection
+from tidegate.config.kinds import Model
 from tidegate.config.pipelines import Pipeline
 from tidegate.config.project import Project
-from tidegate.core.errors import UsageError
+from tidegate.config.showing import secrets_in
+from tidegate.core.errors import TidegateError, UsageError
+from tidegate.observe.alerts import Alerts, alerts_of
+from tidegate.observe.logs import Secrets
 from tidegate.sources.contract import Source
 from tidegate.sources.discovery import SchemaCache
 from tidegate.spark.session import LazySession, SparkSettings
@@ -23,6 +28,7 @@ from tidegate.staging.local import LocalStaging
 from tidegate.state.clock import new_token, now
 from tidegate.state.opening import open_store
 from tidegate.state.process import this_process
+from tidegate.sync.alerting import Done, look_after, not_started
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, sync_pipeline
 from tidegate.sync.progress import Progress, Silence
@@ -45,26 +51,46 @@ def sync(
     loaded = Project.load(Path(project))
     chosen = loaded.pipeline(pipeline or _only_pipeline(loaded))
     wanted = (tables,) if isinstance(tables, str) else tuple(tables)
-    session = open_session(loaded)
-    parts = open_parts(chosen, command="tidegate.sync", known=known_schemas(chosen))
+    alerts = project_alerts(loaded, chosen)
     try:
-        return sync_pipeline(
-            chosen,
-            Request(tables=wanted),
-            parts=parts,
-            session=session,
-            progress=progress or Silence(),
-            clock=now,
-            token=new_token,
+        return _sync(chosen, Request(tables=wanted), open_session(loaded), progress or Silence(), alerts)
+    except TidegateError as error:
+        if not isinstance(error, UsageError):
+            _log_warnings(alerts.tell(not_started(chosen.name, error)))
+        raise
+
+
+def _sync(
+    pipeline: Pipeline, request: Request, session: LazySession, progress: Progress, alerts: Alerts
+) -> SyncResult:
+    parts = open_parts(pipeline, command="tidegate.sync", known=known_schemas(pipeline))
+    try:
+        result = sync_pipeline(
+            pipeline, request, parts=parts, session=session, progress=progress, clock=now, token=new_token
         )
+        look = look_after(Done(result, request.reads, verified=False), alerts, parts.store, now())
     finally:
         parts.close()
+    _log_warnings(alerts.tell(look))
+    return result
+
+
+def project_alerts(project: Project, pipeline: Pipeline) -> Alerts:
+    """The alerts of a pipeline, with no secret of the project in them."""
+    secrets = Secrets()
+    secrets.add(project.secrets())
+    return alerts_of(pipeline, hidden=secrets.hidden, clock=now)
+
+
+def _log_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        logging.getLogger(__name__).warning("%s", warning)
 
 
 def _only_pipeline(project: Project) -> str:
-    if len(project.pipelines) == 1:
-        return project.pipelines[0]
-    known = ", ".join(project.pipelines) or "none"
+    if len(project.syncs) == 1:
+        return project.syncs[0]
+    known = ", ".join(project.syncs) or "none"
     raise UsageError("name the pipeline to sync", where=str(project.root), hint=f"there are: {known}")
 
 
@@ -77,7 +103,15 @@ def open_parts(pipeline: Pipeline, *, command: str, known: SchemaCache | None = 
         open_target=partial(target_of, pipeline.target),
         holder=this_process(command),
         lease=pipeline.state.lease_seconds,
+        hidden=_secrets_of(pipeline).hidden,
     )
+
+
+def _secrets_of(pipeline: Pipeline) -> Secrets:
+    models = (pipeline.source, pipeline.primary, pipeline.target, pipeline.staging, pipeline.state)
+    secrets = Secrets()
+    secrets.add(text for model in models if model is not None for text in secrets_in(model))
+    return secrets
 
 
 def source_of(connections: Connections, name: str) -> Source:

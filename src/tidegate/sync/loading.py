@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ from itertools import groupby
 
 from tidegate.core import transitions
 from tidegate.core.deadlines import NEVER, Deadline
-from tidegate.core.errors import ConnectError, OutcomeUnknown, StagingError, TargetError
+from tidegate.core.errors import ConnectError, OutcomeUnknown, StagingError, StateError, TargetError
 from tidegate.core.names import named_schema
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
@@ -45,10 +45,13 @@ class Loader:
         if mark is None or not mark.pending:
             return
         target = self.open_target()
-        _demand_table(target, table, mark)
+        there = _columns_there(target, table, mark)
+        if mark.loaded.at is None and not mark.manual and not mark.pending[0].snapshot:
+            _demand_own(target, table, before=mark.pending[0].run)
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
         names = self._names(held, target, table, list(schemas.values()))
         table = named_table(table, names)
+        self._tell_added(table, names.values(), there)
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
             target.prepare(table, named_schema(schemas[fingerprint], names))
         for group in _groups(mark.pending):
@@ -67,6 +70,39 @@ class Loader:
             target = self.open_target()
             names = self.naming.names(table.stream, schema.names, lambda: target.columns(table.name))
             target.action(named_table(table, names), named_schema(schema, names))
+
+    def returned(self, table: TargetTable, schema: Schema, added: Sequence[str]) -> tuple[str, ...]:
+        """What is to be told of columns that are new at the source, while the table has them already."""
+        with suppress(ConnectError):
+            there = self.open_target().columns(table.name)
+            names = self.naming.names(table.stream, schema.names, lambda: there)
+            present = {self.naming.rules.fold(name) for name in there}
+            found = [names[name] for name in added if self.naming.rules.fold(names[name]) in present]
+            return tuple(
+                f"{table.name} has a column {name} already: rows that were loaded before keep what is in it"
+                for name in found
+            )
+        return ()
+
+    def demand_own(self, table: TargetTable, mark: Watermark | None) -> None:
+        """Refuse to append rows after runs that the state knows nothing of: it may bring what is there."""
+        with suppress(ConnectError):  # once there is something to load, a new stream is asked again
+            target = self.open_target()
+            _demand_own(target, table, known=mark.runs if mark else 0)
+            rows = _rows_there(target, table) if mark is None and table.mode is WriteMode.APPEND else 0
+            if rows:
+                others = f"no sync of {table.stream} has brought the {rows:,} rows that are in {table.name}"
+                self.progress.note(table.stream, f"{others}: what is read now is appended to them")
+
+    def _tell_added(self, table: TargetTable, names: Iterable[str], there: Sequence[str]) -> None:
+        """Also a column that somebody dropped at the target is made anew, and old rows have nothing in it."""
+        present = {self.naming.rules.fold(name) for name in there}
+        for name in names:
+            if present and self.naming.rules.fold(name) not in present:
+                self.progress.note(
+                    table.stream,
+                    f"column {name} is added to {table.name}: rows that are there have NULL in it",
+                )
 
     def _names(
         self, held: HeldStream, target: Target, table: TargetTable, schemas: list[Schema]
@@ -92,6 +128,7 @@ class Loader:
                 path=self.staging.local_path(segment.key),
                 open=partial(self.staging.open, segment.key),
                 names=schemas[segment.schema].names,
+                area=self.staging if self.staging.shared else None,
             )
             for segment in group
         ]
@@ -107,15 +144,43 @@ class Loader:
         )
 
 
-def _demand_table(target: Target, table: TargetTable, mark: Watermark) -> None:
-    """A table that vanished would be made anew and hold the news alone, looking whole."""
-    if table.mode is WriteMode.REPLACE or not mark.loaded.rows_total or target.exists(table.name):
-        return
+def _columns_there(target: Target, table: TargetTable, mark: Watermark) -> Sequence[str]:
+    """The columns of a table that rows were loaded into; none before that, or if all rows are replaced.
+
+    A table that vanished would be made anew and hold the news alone, looking whole.
+    """
+    if table.mode is WriteMode.REPLACE or not mark.loaded.rows_total:
+        return ()
+    there = target.columns(table.name)
+    if there:
+        return there
     raise TargetError(
         f"the target has no table {table.name}, though {mark.loaded.rows_total:,} rows were loaded before",
         where=str(mark.stream),
         hint="put its name back, or bring all rows again after `tidegate watermark reset`",
     )
+
+
+def _demand_own(target: Target, table: TargetTable, *, known: int = 0, before: int | None = None) -> None:
+    """Appended rows double if they are read again, as they are with a state older than the target's rows.
+
+    So the last run in the ledger has to be `known`, or one of those that are being loaded, none `before`.
+    """
+    last = target.last_run(table.stream) if table.mode is WriteMode.APPEND else 0
+    if last <= known or (before is not None and last >= before):
+        return
+    if _rows_there(target, table):
+        raise StateError(
+            f"{table.name} holds rows of a run that the state does not know, number {last}: the state was "
+            "lost, or an older one put back. Rows that are read again would be appended again",
+            where=str(table.stream),
+            hint="put the newest state back; or say where to go on with `tidegate watermark set`; or empty "
+            "the table to bring all rows again. Projects that share a target name their pipelines apart",
+        )
+
+
+def _rows_there(target: Target, table: TargetTable) -> int:
+    return target.count(table.name) if target.exists(table.name) else 0
 
 
 def _load_once(

@@ -74,6 +74,7 @@ def describe_run(mark: Watermark, run: Run, chunks: Iterable[StagedChunk]) -> di
         rows_extracted=run.rows,
         rows_loaded=run.rows - run.rows_aside - waiting,
         rows_quarantined=run.rows_aside,
+        lossy=run.lossy,
         files_created=len(files),
         bytes=sum(file["bytes"] for file in files),
         window=run.window,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidegate.core import transitions
@@ -123,7 +124,7 @@ class ByHand:
                 before = _last_run(before, mark)
             reload = _still_there(before, staging)
             reopened, now = transitions.reset_loaded(
-                mark, reload.again, _schemas(events), reason=reason, now=self.clock()
+                mark, reload.again, loaded_schemas(events), reason=reason, now=self.clock()
             )
             held.commit(reopened, past + now)
             return reload
@@ -150,6 +151,41 @@ class ByHand:
                 runs = max(mark.runs, before.runs if before else 0)
                 restored = replace(mark, runs=runs, manual=reason, updated_at=now)
                 held.commit(restored, [*past, _restored(before, restored, reason, now)])
+
+    @contextmanager
+    def taking_over(
+        self, mark: Watermark, document: Mapping[str, Any], *, reason: str
+    ) -> Iterator[Callable[[], None]]:
+        """Hold a stream that is to begin where another tool has stopped, and hand out what does so.
+
+        Of several, all are held and looked at before the first one begins. One that has begun
+        there with the very same document, and done nothing since, is left as it is: that act was interrupted.
+        """
+        with self._held(mark.stream) as held:
+            if self._has_taken_over(held, mark, document):
+                yield lambda: None
+                return
+            _demand_unbegun(held)
+            yield partial(self._take_over, held, mark, document, reason)
+
+    def _take_over(self, held: HeldStream, mark: Watermark, document: Mapping[str, Any], reason: str) -> None:
+        """What the other tool wrote is kept in the history."""
+        before, now = held.watermark, self.clock()
+        begun = replace(
+            mark,
+            runs=transitions.next_number(before.runs if before else 0, now),
+            generation=before.generation if before else mark.generation,
+            names=before.names if before else (),
+            manual=reason,
+            updated_at=now,
+        )
+        event = _restored(before, begun, reason, now)
+        held.commit(begun, [replace(event, data={**event.data, "older": dict(document)})])
+
+    def _has_taken_over(self, held: HeldStream, mark: Watermark, document: Mapping[str, Any]) -> bool:
+        before, events = held.watermark, self.store.history(held.stream)
+        there = before is not None and before.extracted.position == mark.extracted.position
+        return there and bool(events) and events[-1].data.get("older") == document
 
     def _settled(self, held: HeldStream) -> tuple[Watermark | None, tuple[Event, ...]]:
         """The mark once it is certain which pending segments the target holds, and what that adds to the
@@ -206,7 +242,8 @@ def _behind(found: dict[str, Segment], to: list[Any] | None) -> dict[str, Segmen
     return {key: segment for key, segment in found.items() if not starts_after(segment, position)}
 
 
-def _schemas(events: Iterable[Event]) -> dict[str, Any]:
+def loaded_schemas(events: Iterable[Event]) -> dict[str, Any]:
+    """The schemas of the segments that were loaded, by their fingerprints."""
     merged: dict[str, Any] = {}
     for event in events:
         if event.kind == "loaded":
@@ -235,10 +272,10 @@ def _still_there(segments: Sequence[Segment], staging: Staging) -> Reload:
 def position_at(events: Sequence[Event], to: str, where: str) -> Position | None:
     """Where `extracted` stood after the run, or at the time, that `to` names."""
     wanted = to.strip()
-    runs = {event.run_id for event in events if event.kind == "extracted" and event.run_id}
+    runs = {event.run_id for event in events if event.kind in _FINISHED and event.run_id}
     named = [run for run in runs if run == wanted] or [run for run in runs if run.startswith(wanted)]
     if len(named) == 1:
-        past = [event for event in events if event.kind == "extracted" and event.run_id == named[0]]
+        past = [event for event in events if event.kind in _FINISHED and event.run_id == named[0]]
     else:
         moment = _moment(wanted, where, sorted(runs))
         past = [event for event in events if event.at <= moment and _moves_mark(event)]
@@ -253,12 +290,18 @@ def position_at(events: Sequence[Event], to: str, where: str) -> Position | None
 
 def _moves_mark(event: Event) -> bool:
     if event.kind == "manual":
-        return event.data.get("act") in ("set", "reset", "import")
-    return event.kind == "extracted"
+        return event.data.get("act") in ("set", "reset", "reset extracted", "import")
+    return event.kind in _FINISHED
+
+
+_FINISHED = ("extracted", "completed")
+"""What the history says when a window is done: staged, or worked on elsewhere."""
 
 
 def _position_after(event: Event) -> Position | None:
     data = event.data.get("position") if event.kind == "extracted" else event.data.get("to")
+    if event.kind == "completed":
+        data = event.data["window"]["high"]
     return Position.from_json(data) if data else None
 
 
@@ -275,6 +318,16 @@ def _moment(text: str, where: str, runs: Sequence[str]) -> datetime:
     from datetime import UTC
 
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _demand_unbegun(held: HeldStream) -> None:
+    before = held.watermark
+    if before is not None and (before.extracted.position or before.pending or before.open_run):
+        raise UsageError(
+            "the table has a mark of its own already",
+            where=str(held.stream),
+            hint="give it up first with `tidegate watermark reset`, if that is what you mean",
+        )
 
 
 def _restored(before: Watermark | None, mark: Watermark, reason: str, now: datetime) -> Event:
@@ -340,6 +393,7 @@ def describe_mark(
             "rows_last_run": extracted.rows_last_run,
             "at": _iso(extracted.at),
             "status": extracted_status(mark, held=held_by is not None),
+            "lossy": dict(extracted.lossy),
         },
         "loaded": {
             "rows_total": loaded.rows_total,

@@ -21,8 +21,12 @@ DRIVER_CONNECTIONS = 3
 """What the driver holds for each table it works on: one that asks, and two that watch transactions."""
 
 _SMOOTH_SECONDS = 5
-"""A chunk is no larger than what may be read in this time, so that a rate is kept over short spans too."""
+"""The chunks that are read at once are no larger than what may be read in this time, so that a rate is kept
+over short spans too."""
 _SMALLEST_CHUNK = 100
+
+_CLUSTER_PARALLELISM = 8
+"""Chunks at once on a cluster, unless the pipeline says otherwise: what most sources bear."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,12 @@ class Allowance:
     """How many at once."""
     tasks: int | None
     """How many at once for each table; None: as many as are asked for."""
+    cores: int | None = None
+    """How many tasks Spark runs at once; None: only the cluster knows."""
 
-    def parallelism(self, wanted: int) -> int:
+    def parallelism(self, settings: TableSettings) -> int:
+        """How many tasks read a table at once."""
+        wanted = settings.parallelism or self.cores or _CLUSTER_PARALLELISM
         return wanted if self.tasks is None else min(wanted, self.tasks)
 
     def pace(self, tasks: int) -> Pace:
@@ -51,35 +59,37 @@ class Allowance:
         )
 
     def settings(self, settings: TableSettings) -> TableSettings:
-        """With chunks that are small enough to keep the rate."""
+        """With chunks so small that all tasks together keep the rate."""
         rate = self.mercy.max_rows_per_second
         if rate is None:
             return settings
-        most = max(_SMALLEST_CHUNK, rate * _SMOOTH_SECONDS // self.tables)
+        most = max(_SMALLEST_CHUNK, rate * _SMOOTH_SECONDS // (self.tables * self.parallelism(settings)))
         return replace(settings, batch_size=min(settings.batch_size, most))
 
 
 UNLIMITED = Allowance(Mercy(), 1, None)
 
 
-def allowance(pipeline: Pipeline, tables: int) -> Allowance:
-    """What a run over so many tables may use."""
+def allowance(pipeline: Pipeline, tables: int, cores: int | None) -> Allowance:
+    """What a run over so many tables may use, on a Spark with so many cores."""
     mercy, processing = pipeline.mercy, pipeline.processing
     at_once = min(tables, processing.max_parallel_tables) if processing.strategy is TableOrder.PARALLEL else 1
     at_once = max(1, at_once)
     most = mercy.max_connections
     if most is None:
-        return Allowance(mercy, at_once, None)
-    least = DRIVER_CONNECTIONS + 1
+        return Allowance(mercy, at_once, None, cores)
+    each = 2 if mercy.looks else 1
+    least = DRIVER_CONNECTIONS + each
     if most < least:
+        looking = " and one to look how the source is" if mercy.looks else ""
         raise ConfigError(
             f"`mercy.max_connections` is {most}, and a run needs {least}: {DRIVER_CONNECTIONS} to ask and to "
-            "watch transactions, and one to read",
+            f"watch transactions, and one to read{looking}",
             where=pipeline.file,
             hint=f"allow at least {least}",
         )
     at_once = min(at_once, most // least)
-    return Allowance(mercy, at_once, most // at_once - DRIVER_CONNECTIONS)
+    return Allowance(mercy, at_once, (most // at_once - DRIVER_CONNECTIONS) // each, cores)
 
 
 def blackout(mercy: Mercy, now: datetime) -> Deadline:

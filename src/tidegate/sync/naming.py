@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.names import NameRules, NamesClash, changed_names, name_columns
+from tidegate.core.strategies import FileLayout, Placement
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.state.contract import Store
 from tidegate.sync.streams import family
@@ -119,4 +120,39 @@ def named_table(table: TargetTable, names: Mapping[str, str]) -> TargetTable:
         table,
         key=tuple(names[column] for column in table.key),
         cursor=tuple(names[column] for column in table.cursor),
+        texts=tuple(names[column] for column in table.texts if column in names),
+        files=_named_files(table, names),
+        placement=_named_placement(table, names),
+    )
+
+
+def _named_files(table: TargetTable, names: Mapping[str, str]) -> FileLayout:
+    layout = table.files
+    absent = [column for column in (*layout.partition_by, *layout.cluster_by) if column not in names]
+    if absent:
+        raise ConfigError(
+            f"there is no column `{absent[0]}` to lay out files by",
+            where=str(table.stream),
+            hint="look at `partition_by` and `cluster_by` under `delta`",
+        )
+    return FileLayout(
+        tuple(names[column] for column in layout.partition_by),
+        tuple(names[column] for column in layout.cluster_by),
+    )
+
+
+def _named_placement(table: TargetTable, names: Mapping[str, str]) -> Placement:
+    place = table.placement
+    wanted = (*place.sort_key, *((place.dist_key,) if place.dist_key else ()))
+    absent = [column for column in wanted if column not in names]
+    if absent:
+        raise ConfigError(
+            f"there is no column `{absent[0]}` to place rows by",
+            where=str(table.stream),
+            hint="look at `dist_key` and `sort_key` under `redshift`",
+        )
+    return replace(
+        place,
+        dist_key=names[place.dist_key] if place.dist_key else None,
+        sort_key=tuple(names[column] for column in place.sort_key),
     )

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from tidegate.core.errors import TidegateError
 from tidegate.core.leases import Holder
+from tidegate.core.secrecy import hidden
 from tidegate.core.watermark import StreamId
 from tidegate.sources.contract import Source
 from tidegate.staging.contract import Staging
@@ -32,6 +33,8 @@ class Parts:
     holder: Holder
     lease: timedelta = TTL
     """How long a stream stays ours without a sign of life."""
+    hidden: Callable[[str], str] = hidden
+    """A text without the secrets of any part, for what is kept."""
     _here: threading.local = field(default_factory=threading.local)
     _opened: list[Source | Target] = field(default_factory=list)
 

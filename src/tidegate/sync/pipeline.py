@@ -18,12 +18,14 @@ from tidegate.core.deadlines import Deadline
 from tidegate.core.errors import (
     ConfigError,
     Conflict,
+    DamagedRecord,
     InvariantBroken,
     LeaseHeld,
     LeaseLost,
     StateError,
     TidegateError,
 )
+from tidegate.core.lossy import Tally, tally
 from tidegate.core.receipts import Receipt
 from tidegate.core.strategies import Cursor, NullCursorPolicy, Strategy
 from tidegate.core.types import Schema
@@ -44,7 +46,7 @@ from tidegate.sync.quality import Judge
 from tidegate.sync.ranges import range_job, sync_range
 from tidegate.sync.reaching import demand_own_way
 from tidegate.sync.result import SyncResult, TableResult, TableStatus
-from tidegate.sync.streams import NULL_CURSORS, beside, owner
+from tidegate.sync.streams import NULL_CURSORS, beside, family, owner
 from tidegate.sync.table import Passage, TableSync
 
 
@@ -65,10 +67,17 @@ class Request:
     low: str | None = None
     """Beginning of a range to read beside the mark."""
     high: str | None = None
+    execution_id: str | None = None
+    """What whoever asked calls it; None: it gets a name of its own."""
 
     @property
     def ranged(self) -> bool:
         return self.low is not None or self.high is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether the source is asked how far it can be read."""
+        return self.scope is not Scope.LOAD and not self.ranged
 
 
 def sync_pipeline(
@@ -91,7 +100,7 @@ def sync_pipeline(
         until.demand(started, where=pipeline.source_name, stopped="before it began")
     tables = tables_of(pipeline, request, parts)
     _discover(pipeline, request, tables, parts)
-    allowed = allowance(pipeline, len(tables))
+    allowed = allowance(pipeline, len(tables), session.settings.cores)
     work = _Work(pipeline, request, parts, session, progress, clock, token, deadline, until, allowed)
     if allowed.tables > 1:
         parts.disconnect()  # from here on each table's thread has its own
@@ -100,7 +109,7 @@ def sync_pipeline(
     else:
         results = [work.table(table) for table in tables]
     return SyncResult(
-        execution_id=f"sync_{started:%Y%m%d_%H%M%S}_{token()}",
+        execution_id=request.execution_id or f"sync_{started:%Y%m%d_%H%M%S}_{token()}",
         pipeline=pipeline.name,
         tables_requested=tuple(tables),
         started_at=started,
@@ -114,9 +123,19 @@ def tables_of(pipeline: Pipeline, request: Request, parts: Parts) -> list[str]:
     if not pipeline.has_patterns:
         return pipeline.expand((), request.tables)
     if request.scope is Scope.LOAD:
-        streams = parts.store.streams(pipeline.name).streams
-        return pipeline.expand(sorted({owner(stored.stream).name for stored in streams}), request.tables)
+        return pipeline.expand(_known_tables(pipeline, parts), request.tables)
     return pipeline.expand(parts.source().tables(), request.tables)
+
+
+def _known_tables(pipeline: Pipeline, parts: Parts) -> list[str]:
+    listing = parts.store.streams(pipeline.name)
+    for damaged in listing.damaged:
+        raise DamagedRecord(
+            f"nobody knows which table this was, nor what of it waits to be loaded: {damaged.problem}",
+            where=damaged.where,
+            hint="`tidegate watermark check` shows how to repair it",
+        )
+    return sorted({owner(stored.stream).name for stored in listing.streams})
 
 
 def _discover(pipeline: Pipeline, request: Request, tables: list[str], parts: Parts) -> None:
@@ -162,6 +181,7 @@ class _Work:
         except Exception as error:
             logging.getLogger(__name__).exception("unexpected error in %s", stream)
             result = replace(count.result(table, TableStatus.FAILED), error=_defect(error, stream))
+        count.tell_lossy(stream)
         result = replace(result, duration_seconds=time.monotonic() - began)
         self.progress.finished(stream, result)
         return result
@@ -212,9 +232,9 @@ class _Work:
 
     def _load_only(self, settings: TableSettings, stream: StreamId, count: _Count) -> Passage:
         """Load what is pending, of the table and of the streams beside it, without asking the source."""
-        for stored in self.parts.store.streams(self.pipeline.name).streams:
+        for stored in map(self.parts.store.read, family(stream)):
             mark = stored.watermark
-            if mark is None or not mark.pending or owner(stored.stream) != stream:
+            if mark is None or not mark.pending:
                 continue
             schema = Schema.from_json(dict(mark.schemas)[mark.pending[-1].schema])
             table = target_table(settings, stored.stream, schema)
@@ -242,7 +262,7 @@ class _Work:
         if held.watermark is None or isinstance(error, LeaseLost | Conflict):
             return
         with suppress(StateError):
-            held.commit(*transitions.fail(held.watermark, str(error), self.clock()))
+            held.commit(*transitions.fail(held.watermark, self.parts.hidden(str(error)), self.clock()))
 
     def _table_sync(self, count: _Count, job: TableJob) -> TableSync:
         extractor = Extractor(
@@ -253,6 +273,7 @@ class _Work:
             self.clock,
             self.until,
             self.allowance,
+            plain=self.pipeline.target.type == "redshift",
         )
         loader = self._loader(count, job.settings) if self.request.scope is Scope.BOTH else None
         judge = Judge(
@@ -262,6 +283,8 @@ class _Work:
             self.clock,
             count.found,
             count.put_aside,
+            count.note,
+            self.until,
         )
         return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id, judge)
 
@@ -345,6 +368,7 @@ class _Count:
         self.bytes = 0
         self.quarantined = 0
         self.failures: list[str] = []
+        self.lossy: Tally = ()
 
     def result(self, table: str, status: TableStatus) -> TableResult:
         return TableResult(
@@ -356,6 +380,7 @@ class _Count:
             bytes=self.bytes,
             rows_quarantined=self.quarantined,
             quality=tuple(self.failures),
+            lossy=self.lossy,
         )
 
     def started(self, stream: StreamId) -> None:
@@ -371,6 +396,7 @@ class _Count:
             self.bytes += receipt.segment.bytes
         if receipt.quarantined is not None:
             self.quarantined += receipt.quarantined.rows
+        self.lossy = tally(self.lossy, receipt.lossy)
         self._progress.staged(stream, receipt)
 
     def loaded(self, stream: StreamId, rows: int) -> None:
@@ -389,3 +415,8 @@ class _Count:
 
     def finished(self, stream: StreamId, result: TableResult) -> None:
         self._progress.finished(stream, result)
+
+    def tell_lossy(self, stream: StreamId) -> None:
+        for column, values in self.lossy:
+            many = "1 value" if values == 1 else f"{values:,} values"
+            self._progress.note(stream, f"column {column}: {many} did not fit and became NULL")

@@ -12,13 +12,10 @@ from tidegate.core.errors import ConfigError, NullCursor, UsageError
 from tidegate.core.positions import Position, Value
 from tidegate.core.strategies import NullCursorPolicy, WriteMode
 from tidegate.core.types import Kind
-from tidegate.core.watermark import Round, RunKind, Watermark
+from tidegate.core.watermark import RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.sync.job import TableJob
-
-CHUNKS_PER_ROUND = 256
-"""How much of a window is cut, and remembered in the state, at one time."""
 
 EVERYTHING = Window(None, None)
 _NO_LIMIT = "no limit can cut what has no cursor: it is read whole"
@@ -62,7 +59,7 @@ def next_window(
     if limit is not None and job.order and _after(high, low):
         # Counted from the mark: rows that are read again would use the limit up and never let it move.
         high = source.nth(job.relation, job.order, Window(low, high), limit) or high
-    unproved = bool(ceiling.lookback) or back != low
+    unproved = bool(ceiling.lookback) or back != low or job.settings.emptied
     return WindowPlan(Window(back, high), ceiling, lookback=unproved, notes=notes)
 
 
@@ -144,22 +141,6 @@ def _reach(job: TableJob, low: Position, lookback: timedelta) -> Position:
     if isinstance(first, int) and job.settings.ceiling.lookback_ids:
         return Position.of(first - job.settings.ceiling.lookback_ids)
     return low
-
-
-def cut_round(source: Source, job: TableJob, window: Window) -> Round:
-    """Cut the next part of a window by row count: one index jump for each chunk, whatever the keys."""
-    cuts: list[Position] = []
-    if not job.order or job.settings.one_chunk:
-        return Round(window, ())
-    low = window.low
-    while True:
-        position = source.nth(job.relation, job.order, Window(low, window.high), job.settings.batch_size)
-        if position is None or position == window.high:
-            return Round(window, tuple(cuts))
-        if len(cuts) == CHUNKS_PER_ROUND - 1:
-            return Round(Window(window.low, position), tuple(cuts))
-        cuts.append(position)
-        low = position
 
 
 def parse_position(job: TableJob, text: str) -> Position:

@@ -16,11 +16,14 @@ from tidegate.config.settings import TableSettings
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import TidegateError
 from tidegate.core.names import named_schema
+from tidegate.core.secrecy import hidden
 from tidegate.core.types import Schema
 from tidegate.core.watermark import RunKind, StreamId, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.contract import Stored
+from tidegate.sync.continuity import demand_continuity, demand_loadable
+from tidegate.sync.cutting import cut_round
 from tidegate.sync.evolution import admitted
 from tidegate.sync.job import TableJob, describe, target_table
 from tidegate.sync.marks import live_holder
@@ -28,9 +31,9 @@ from tidegate.sync.mercy import allowance
 from tidegate.sync.naming import Naming, named_table
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Request, Scope, includes_null_cursors, null_cursor_job, tables_of
-from tidegate.sync.planning import WindowPlan, cut_round, next_window
+from tidegate.sync.planning import WindowPlan, next_window
 from tidegate.sync.ranges import plan_range, range_job
-from tidegate.sync.streams import owner
+from tidegate.sync.streams import family
 from tidegate.targets.contract import TargetTable
 
 NO_CEILING = Ceiling(None)
@@ -73,17 +76,22 @@ class TablePlan:
             "held_back_by": self.held_back_by,
             "target_action": self.target_action,
             "notes": list(self.notes),
-            "error": str(self.error) if self.error else None,
+            "error": hidden(str(self.error)) if self.error else None,
         }
 
 
 def preview(
-    pipeline: Pipeline, request: Request, *, parts: Parts, clock: Callable[[], datetime]
+    pipeline: Pipeline,
+    request: Request,
+    *,
+    parts: Parts,
+    cores: int | None,
+    clock: Callable[[], datetime],
 ) -> list[TablePlan]:
     """The plans of the requested tables; one that cannot be planned does not hide the others."""
     plans: list[TablePlan] = []
     tables = tables_of(pipeline, request, parts)
-    allowed = allowance(pipeline, len(tables))
+    allowed = allowance(pipeline, len(tables), cores)
     for table in tables:
         stream = StreamId(pipeline.name, table)
         try:
@@ -118,6 +126,7 @@ class _Preview:
         stored = self.parts.store.read(job.stream)
         mark = stored.watermark
         run = mark.open_run if mark else None
+        _demand_fit(mark, job)
         if mark is not None and run is not None and run.kind is RunKind.INCREMENTAL:
             rest = Window(run.progress, run.window.high)
             note = f"run {run.id} was interrupted: its window is finished first, then a fresh one follows"
@@ -171,10 +180,11 @@ class _Preview:
     def _pending(self, settings: TableSettings, stream: StreamId) -> list[TablePlan]:
         """Loading alone asks nothing of the source."""
         plans = []
-        for stored in self.parts.store.streams(stream.pipeline).streams:
+        for stored in map(self.parts.store.read, family(stream)):
             mark = stored.watermark
-            if mark is None or not mark.pending or owner(stored.stream) != stream:
+            if mark is None or not mark.pending:
                 continue
+            demand_loadable(mark, settings, stored.stream)
             action = self._deed(*_pending_target(settings, stored.stream, mark))
             plans.append(self._with_pending(TablePlan(stored.stream.name, target_action=action), stored))
         return plans or [TablePlan(stream.name)]
@@ -189,6 +199,15 @@ class _Preview:
             pending_rows=sum(segment.rows for segment in pending),
             notes=(*plan.notes, *held),
         )
+
+
+def _demand_fit(mark: Watermark | None, job: TableJob) -> None:
+    """Refuse what the sync itself would refuse; a snapshot that was interrupted gives way to anything."""
+    if mark is None:
+        return
+    demand_loadable(mark, job.settings, job.stream)
+    if mark.open_run is None or mark.open_run.kind is not RunKind.SNAPSHOT:
+        demand_continuity(mark, job)
 
 
 def _pending_target(settings: TableSettings, stream: StreamId, mark: Watermark) -> tuple[TargetTable, Schema]:

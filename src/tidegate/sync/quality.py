@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from tidegate.core import transitions
+from tidegate.core.deadlines import Deadline
 from tidegate.core.errors import QualityFailed
 from tidegate.core.quality import Evidence, Findings, OnFailure, Rules, Verdict, judge, stale
 from tidegate.core.watermark import Event, Run, RunKind, StreamId, Watermark
+from tidegate.spark.running import RunningJob
 from tidegate.spark.session import LazySession
 from tidegate.spark.uniqueness import repeated_keys
 from tidegate.staging.contract import Staging
 from tidegate.state.hold import HeldStream
 from tidegate.sync.job import TableJob
+from tidegate.sync.patience import Patience
 from tidegate.sync.streams import owner
 
 _PARALLELISM = 8
@@ -33,6 +37,9 @@ class Judge:
     """Told what is wrong with rows."""
     put_aside: Callable[[int], None]
     """Told of rows that are put aside though they break no rule by themselves."""
+    note: Callable[[StreamId, str], None]
+    """Told what else a person should know."""
+    deadline: Deadline
 
     def conclude(self, held: HeldStream, job: TableJob) -> None:
         """End a run whose window has been read, as its rows deserve.
@@ -96,7 +103,13 @@ class Judge:
         if not files:
             return 0
         parallelism = job.settings.parallelism or self.session.settings.cores or _PARALLELISM
-        return repeated_keys(self.session.get(), self.staging, files, job.schema.key, parallelism)
+        patience = Patience(partial(self.note, job.stream), self.deadline, str(job.stream))
+        with RunningJob(
+            self.session.get,
+            lambda session: repeated_keys(session, self.staging, files, job.schema.key, parallelism),
+            name=f"judge {job.stream}",
+        ) as running:
+            return patience.wait(running, self.clock)
 
 
 def _moment(mark: Watermark, zone: str) -> datetime | None:

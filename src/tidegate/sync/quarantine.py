@@ -13,6 +13,7 @@ from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
 from tidegate.core.watermark import Event, StreamId
 from tidegate.sync.parts import Parts
+from tidegate.sync.sifting import Sieve, Sifted
 from tidegate.sync.streams import family
 
 
@@ -62,10 +63,13 @@ class Quarantine:
             if run in (None, event.run_id)
         ]
 
-    def redrive(self, files: Sequence[Quarantined], *, mode: WriteMode, reason: str) -> None:
-        """Make the files pending: the next load brings their rows as they are, once.
+    def redrive(
+        self, files: Sequence[Quarantined], *, mode: WriteMode, reason: str, sieve: Sieve | None = None
+    ) -> int:
+        """Make rows pending, so that the next load brings them once; returns how many.
 
-        Where the newest version of a row is kept, older ones lose against what has arrived since.
+        With a sieve only those that break no rule any more; the others stay. Where the newest version of a
+        row is kept, older ones lose against what has arrived since.
         """
         if mode is WriteMode.REPLACE:
             raise UsageError(
@@ -73,12 +77,29 @@ class Quarantine:
                 where=str(self.table),
                 hint="relax `validation:` and sync it again, then `tidegate quarantine discard`",
             )
-        for stream, own in _by_stream(files).items():
-            schemas = {key: value for file in own for key, value in file.schemas.items()}
-            segments = [file.segment for file in own]
-            with self.parts.hold(stream, self.clock, self.token) as held:
-                now = self.clock()
-                held.commit(*transitions.redrive(held.mark, segments, schemas, reason=reason, now=now))
+        return sum(self._redriven(stream, own, reason, sieve) for stream, own in _by_stream(files).items())
+
+    def _redriven(
+        self, stream: StreamId, files: Sequence[Quarantined], reason: str, sieve: Sieve | None
+    ) -> int:
+        """Under the lease throughout: until the commit nobody knows what the sieve writes."""
+        with self.parts.hold(stream, self.clock, self.token) as held:
+            sifted = [(file, sieve.sift(file) if sieve else Sifted(passed=file.segment)) for file in files]
+            moved = [(file, found) for file, found in sifted if found.passed is not None]
+            passed = [found.passed for _, found in moved if found.passed is not None]
+            if not passed:
+                return 0
+            now = self.clock()
+            released = [file.segment.key for file, _ in moved]
+            schemas = {key: value for file, _ in moved for key, value in file.schemas.items()}
+            mark, events = transitions.redrive(held.mark, released, passed, schemas, reason=reason, now=now)
+            stay = [
+                transitions.still_aside(file.run_id, found.broken, file.schemas, now)
+                for file, found in moved
+                if found.broken is not None
+            ]
+            held.commit(mark, (*events, *stay))
+        return sum(segment.rows for segment in passed)
 
     def discard(self, files: Sequence[Quarantined], *, reason: str) -> None:
         """Give the rows up. Their files are orphans from now on, for `staging clean`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.config.models import SourceConnection, SQLiteSource
+from tidegate.config.connection_models import SourceConnection, SQLiteSource
 from tidegate.core.errors import ConfigError
 from tidegate.spark.session import SparkSettings
 

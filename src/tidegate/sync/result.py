@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from tidegate.core.errors import ConnectError, TidegateError, VerificationFailed
+from tidegate.core.lossy import Tally
+from tidegate.core.secrecy import hidden
 from tidegate.core.watermark import Watermark
 from tidegate.core.windows import Window
 
@@ -38,6 +40,8 @@ class TableResult:
     rows_quarantined: int = 0
     quality: tuple[str, ...] = ()
     """Which of the table's rules its rows break."""
+    lossy: Tally = ()
+    """Values that became NULL because they did not fit, by column."""
     error: TidegateError | None = None
     before: Watermark | None = None
     after: Watermark | None = None
@@ -61,7 +65,8 @@ class TableResult:
             "schema_changes": list(self.schema_changes),
             "rows_quarantined": self.rows_quarantined,
             "quality": list(self.quality),
-            "error": str(self.error) if self.error else None,
+            "lossy": dict(self.lossy),
+            "error": hidden(str(self.error)) if self.error else None,
         }
 
 

@@ -9,6 +9,10 @@ RANGES = "@ranges"
 NULL_CURSORS = "@null-cursor"
 """Rows without a cursor value, followed by id."""
 
+JOB = "@job"
+"""Held as long as a job of the table is at work; it never has a mark."""
+_SUFFIXES = (RANGES, NULL_CURSORS, JOB)
+
 
 def beside(stream: StreamId, suffix: str) -> StreamId:
     return StreamId(stream.pipeline, stream.name + suffix)
@@ -22,7 +26,7 @@ def family(stream: StreamId) -> tuple[StreamId, ...]:
 
 def owner(stream: StreamId) -> StreamId:
     """The table's own stream."""
-    for suffix in (RANGES, NULL_CURSORS):
+    for suffix in _SUFFIXES:
         if stream.name.endswith(suffix):
             return StreamId(stream.pipeline, stream.name.removesuffix(suffix))
     return stream

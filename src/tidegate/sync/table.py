@@ -21,17 +21,19 @@ from datetime import datetime
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import SourceError
+from tidegate.core.strategies import WriteMode
 from tidegate.core.watermark import Event, Run, RunKind, Watermark
 from tidegate.core.windows import Window
 from tidegate.sources.contract import Source
 from tidegate.state.hold import HeldStream
 from tidegate.sync.continuity import demand_continuity
+from tidegate.sync.cutting import CHUNKS_PER_ROUND, CHUNKS_PER_TASK, Cutter
 from tidegate.sync.evolution import admitted
 from tidegate.sync.extracting import Extractor
 from tidegate.sync.job import TableJob
 from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
-from tidegate.sync.planning import WindowPlan, cut_round, next_window
+from tidegate.sync.planning import WindowPlan, next_window
 from tidegate.sync.progress import Progress
 from tidegate.sync.quality import Judge
 
@@ -105,6 +107,7 @@ class TableSync:
             held.commit(transitions.give_up(mark, self.clock()))
             return Passage()
         self.progress.note(job.stream, f"resuming run {run.id} at {run.progress or 'the beginning'}")
+        self._demand_own(held, job)
         changes = self._admit(held, job)
         resumed = transitions.resume(mark, _schema(job), self.clock())
         held.commit(resumed, self._changed(mark, job, changes))
@@ -123,6 +126,7 @@ class TableSync:
             self._commit_nothing_new(held, mark, remembered)
             self.load(held, job)
             return ()
+        self._demand_own(held, job)
         changes = self._admit(held, job)
         planned, events = transitions.plan(
             remembered,
@@ -139,6 +143,10 @@ class TableSync:
         self._to_the_end(held, job)
         return changes
 
+    def _demand_own(self, held: HeldStream, job: TableJob) -> None:
+        if self.loader is not None and job.kind is RunKind.INCREMENTAL:
+            self.loader.demand_own(job.target, held.watermark)
+
     def _admit(self, held: HeldStream, job: TableJob) -> tuple[str, ...]:
         """Refuse, before anything is read, rows that could not go on where the earlier ones are.
 
@@ -146,9 +154,13 @@ class TableSync:
         """
         if held.watermark is not None and held.watermark.schema == job.schema.fingerprint:
             return ()
-        changes = admitted(held.watermark, job).words
+        evolution = admitted(held.watermark, job)
+        changes = evolution.words
         if self.loader is not None:
             self.loader.demand_fit(job.target, job.schema)
+            if evolution.added and job.target.mode is not WriteMode.REPLACE:
+                added = [column.name for column in evolution.added]
+                changes += self.loader.returned(job.target, job.schema, added)
         for change in changes:
             self.progress.note(job.stream, change)
         return changes
@@ -164,22 +176,23 @@ class TableSync:
     def _to_the_end(self, held: HeldStream, job: TableJob) -> None:
         """Take the open run to the end of its window, round by round."""
         whole = job.kind is RunKind.SNAPSHOT
+        cutter = Cutter.of(self.source, job, held.mark.current_run)
         with self.source.snapshot() if whole else nullcontext(None) as snapshot:
             while not _done(held.mark.current_run):
-                self._round(held, job, snapshot)
-                if not whole and job.rules is None:
+                self._round(held, job, snapshot, cutter)
+                if not whole and job.rules is None and len(held.mark.pending) >= CHUNKS_PER_ROUND:
                     self.load(held, job)
         self.judge.conclude(held, job)
         self.load(held, job)
         self._conclude(held, job)
 
-    def _round(self, held: HeldStream, job: TableJob, snapshot: str | None) -> None:
+    def _round(self, held: HeldStream, job: TableJob, snapshot: str | None, cutter: Cutter) -> None:
         run = held.mark.current_run
         if run.round is None or run.round.finished:
-            cut = cut_round(self.source, job, Window(run.progress, run.window.high))
+            cut = cutter.round(CHUNKS_PER_TASK * self.extractor.parallelism(job))
             held.commit(transitions.begin_round(held.mark, cut.window, cut.cuts, self.clock()))
         self.progress.planned(job.stream, len(held.mark.current_run.chunks_left), job.settings.batch_size)
-        self.extractor.round(held, job, snapshot)
+        self.extractor.round(held, job, snapshot, cutter.ahead)
 
     def load(self, held: HeldStream, job: TableJob) -> None:
         """Load what is pending, unless only extraction was asked for."""

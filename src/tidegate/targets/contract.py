@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
 from tidegate.core.receipts import Segment
-from tidegate.core.strategies import WriteMode
+from tidegate.core.strategies import ANYHOW, ANYWHERE, FileLayout, Placement, WriteMode
 from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
 
@@ -30,6 +31,40 @@ class TargetTable:
     """What makes a row the same row; needed to merge."""
     cursor: tuple[str, ...] = ()
     """Columns that say which of two versions of a row is newer."""
+    texts: tuple[str, ...] = ()
+    """Columns that were decided to travel as text: a column of dates that is there already becomes one."""
+    files: FileLayout = ANYHOW
+    placement: Placement = ANYWHERE
+
+
+class StagedFile(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def etag(self) -> str: ...
+
+
+class FileWriter(Protocol):
+    @property
+    def file(self) -> BinaryIO: ...
+
+    @property
+    def result(self) -> StagedFile: ...
+
+
+class StagingArea(Protocol):
+    """What a warehouse that reads staged files by itself needs of the area they lie in."""
+
+    def url(self, key: str = "") -> str: ...
+
+    def stat(self, key: str) -> StagedFile | None: ...
+
+    def put(self, key: str, data: bytes) -> StagedFile: ...
+
+    def create(self, key: str) -> AbstractContextManager[FileWriter]: ...
+
+    def delete(self, keys: Iterable[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +80,8 @@ class StagedSegment:
     names: tuple[str, ...] = ()
     """What the file calls the schema's columns, in their order, which is what the source calls them; empty:
     the same as the target does."""
+    area: StagingArea | None = None
+    """Where it lies, if that is a place that a warehouse can read by itself."""
 
     @property
     def stored(self) -> tuple[str, ...]:
@@ -110,5 +147,12 @@ class Target(Protocol):
         ...
 
     def count(self, name: str) -> int: ...
+
+    def present(self, name: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+        """How many rows of the table have one of these combinations in these columns.
+
+        Any number of them may be asked for. None of the values is NULL.
+        """
+        ...
 
     def close(self) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import IncompatibleTable, TargetError
@@ -10,7 +10,7 @@ from tidegate.core.names import RUN_COLUMN, NameRules
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, DataType, Kind, Schema
 from tidegate.targets.contract import TargetTable
-from tidegate.targets.fitting import holds, widened
+from tidegate.targets.fitting import holds, is_text_of, widened
 
 _RUN = Column(RUN_COLUMN, DataType(Kind.INT64))
 
@@ -47,6 +47,34 @@ class TargetColumn:
     """It has a default, is an identity or is computed: it looks after itself when rows do not bring it."""
 
 
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def listed(names: Sequence[str]) -> str:
+    """Quoted names, as SQL wants them."""
+    return ", ".join(quote(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What databases call differently in statements that are the same otherwise."""
+
+    text: str = "text"
+    now: str = "now()"
+
+
+PLAIN = Words()
+
+
+def _alter_type(relation: str, column: str, native: str) -> list[str]:
+    return [f"ALTER TABLE {relation} ALTER COLUMN {quote(column)} TYPE {native}"]
+
+
+def _no_attributes(table: TargetTable) -> str:  # noqa: ARG001 - the signature of those that have some
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What a target's DDL has of its own."""
@@ -55,19 +83,19 @@ class Dialect:
     names: NameRules
     unique_keys: bool
     """Whether a table to be merged into is made with its key as primary key."""
+    words: Words = PLAIN
+    tells_nulls: bool = True
+    """Whether it has IS NOT DISTINCT FROM."""
+    retype: Callable[[str, str, str], list[str]] = _alter_type
+    """The statements that give a column of a relation another type."""
+    attributes: Callable[[TargetTable], str] = _no_attributes
+    """What a new table is told beside its columns."""
+    writes_text: bool = False
+    """Whether dates, times and decimals go into a text column as text, and their columns can become one."""
 
     def fold(self, name: str) -> str:
         """Two names that fold to the same are the same to this target."""
         return self.names.fold(name)
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def listed(names: Sequence[str]) -> str:
-    """Quoted names, as SQL wants them."""
-    return ", ".join(quote(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +111,7 @@ class TablePlan:
 
     create: tuple[Column, ...] = ()
     key: tuple[str, ...] = ()
+    attributes: str = ""
     add: tuple[Column, ...] = ()
     widen: tuple[Widening, ...] = ()
 
@@ -92,14 +121,15 @@ class TablePlan:
 
     def statements(self, relation: str, dialect: Dialect) -> list[str]:
         if self.create:
-            return [_create(relation, self.create, self.key, dialect)]
+            return [_create(relation, self.create, self.key, dialect) + self.attributes]
         added = [
             f"ALTER TABLE {relation} ADD COLUMN {quote(column.name)} {dialect.native(column.type)}"
             for column in self.add
         ]
         changed = [
-            f"ALTER TABLE {relation} ALTER COLUMN {quote(step.column)} TYPE {dialect.native(step.after)}"
+            statement
             for step in self.widen
+            for statement in dialect.retype(relation, step.column, dialect.native(step.after))
         ]
         return added + changed
 
@@ -115,6 +145,37 @@ class TablePlan:
             for step in self.widen
         ]
         return words
+
+
+def action(table: TargetTable, plan: TablePlan, dialect: Dialect) -> str:
+    """What preparing and loading would do, in words."""
+    deed, preposition = _deed(table)
+    steps = plan.words(table.name, dialect)
+    return ", ".join([*steps, f"then {deed}"]) if steps else f"{deed} {preposition} {table.name}"
+
+
+def _deed(table: TargetTable) -> tuple[str, str]:
+    """What a load does, and the word that joins it to the table's name."""
+    match table.mode:
+        case WriteMode.APPEND:
+            return "append", "to"
+        case WriteMode.MERGE:
+            return f"merge by {', '.join(table.key)}", "into"
+        case WriteMode.REPLACE:
+            return "replace all rows", "of"
+
+
+def demand_ready(
+    table: TargetTable, schemas: Iterable[Schema], columns: Sequence[TargetColumn], dialect: Dialect
+) -> None:
+    """Raise unless rows of these schemas go into the table as it is."""
+    if not columns:
+        raise TargetError("the table is gone", where=table.name, hint="run the sync again")
+    for schema in schemas:
+        plan = plan_table(table, schema, columns, dialect)
+        if not plan.ready:
+            steps = ", ".join(plan.words(table.name, dialect))
+            raise IncompatibleTable(f"the table is not ready: {steps}", where=table.name)
 
 
 def _create(relation: str, columns: tuple[Column, ...], key: tuple[str, ...], dialect: Dialect) -> str:
@@ -137,7 +198,8 @@ def plan_table(
     _check_names(table, schema, dialect)
     wanted = schema.columns + ((_RUN,) if table.mode is WriteMode.MERGE else ())
     if not existing:
-        return TablePlan(create=wanted, key=table.key if table.mode is WriteMode.MERGE else ())
+        key = table.key if table.mode is WriteMode.MERGE else ()
+        return TablePlan(create=wanted, key=key, attributes=dialect.attributes(table))
     there = {dialect.fold(column.name): column for column in existing}
     clashes: list[str] = []
     added: list[Column] = []
@@ -146,8 +208,13 @@ def plan_table(
         found = there.get(dialect.fold(column.name))
         if found is None:
             added.append(column)
-        elif found.type is None or not holds(found.type, column.type):
-            wide = widened(found.type, column.type) if found.type is not None else None
+        elif found.type is None or not _takes(found.type, column.type, dialect):
+            becomes_text = dialect.writes_text and column.name in table.texts
+            wide = (
+                _widened(found.type, column.type, becomes_text=becomes_text)
+                if found.type is not None
+                else None
+            )
             if wide is None:
                 clashes.append(_clash(column, found, dialect))
             else:
@@ -156,6 +223,14 @@ def plan_table(
     if clashes:
         raise _incompatible(table, clashes)
     return TablePlan(add=tuple(added), widen=tuple(changed))
+
+
+def _takes(column: DataType, value: DataType, dialect: Dialect) -> bool:
+    return holds(column, value) or (dialect.writes_text and is_text_of(column, value))
+
+
+def _widened(column: DataType, value: DataType, *, becomes_text: bool) -> DataType | None:
+    return value if becomes_text and is_text_of(value, column) else widened(column, value)
 
 
 def _check_names(table: TargetTable, schema: Schema, dialect: Dialect) -> None:
@@ -213,14 +288,3 @@ def unwidened(table: TargetTable, plan: TablePlan, dialect: Dialect, reason: str
         for step in plan.widen
     ]
     return _incompatible(table, [*steps, reason])
-
-
-def from_table(types: Mapping[Kind, str]) -> Callable[[DataType], str]:
-    """The native name of a declared type, from a table of kinds; decimals carry their sizes."""
-
-    def native(declared: DataType) -> str:
-        if declared.kind is Kind.DECIMAL:
-            return f"{types[Kind.DECIMAL]}({declared.precision},{declared.scale})"
-        return types[declared.kind]
-
-    return native

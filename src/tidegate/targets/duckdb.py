@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,35 +32,15 @@ from tidegate.core.errors import (
     OutcomeUnknown,
     TargetError,
 )
+from tidegate.core.mappings import CARRIED, native_type
 from tidegate.core.names import RULES, fold_ascii
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import StagedSegment
-from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
+from tidegate.targets.ddl import Dialect, TableName, TargetColumn, listed, quote
 from tidegate.targets.segments import at_hand, batches, check
 from tidegate.targets.sql import SqlTarget
 
-_TYPES: dict[Kind, str] = {
-    Kind.BOOL: "BOOLEAN",
-    Kind.INT8: "TINYINT",
-    Kind.INT16: "SMALLINT",
-    Kind.INT32: "INTEGER",
-    Kind.INT64: "BIGINT",
-    Kind.UINT8: "UTINYINT",
-    Kind.UINT16: "USMALLINT",
-    Kind.UINT32: "UINTEGER",
-    Kind.UINT64: "UBIGINT",
-    Kind.FLOAT32: "FLOAT",
-    Kind.FLOAT64: "DOUBLE",
-    Kind.DECIMAL: "DECIMAL",
-    Kind.TEXT: "VARCHAR",
-    Kind.BYTES: "BLOB",
-    Kind.DATE: "DATE",
-    Kind.TIME: "TIME",
-    Kind.TIMESTAMP: "TIMESTAMP",
-    Kind.INSTANT: "TIMESTAMP WITH TIME ZONE",
-    Kind.JSON: "JSON",
-    Kind.UUID: "UUID",
-}
+_PLAIN: dict[str, DataType] = {row.duckdb.native: DataType(kind) for kind, row in CARRIED.items()}
 _ALSO: dict[str, DataType] = {
     "HUGEINT": DataType(Kind.DECIMAL, precision=38, scale=0),
     "TIMESTAMP_S": DataType(Kind.TIMESTAMP, precision=0),
@@ -76,7 +59,9 @@ _TURNS: dict[str, threading.Lock] = {}
 
 # No primary key: without one DuckDB keeps no index, whose upkeep costs time and space, and with it go the
 # limits on changing rows and columns that indexes bring. One writer at a time keeps the key unique.
-DIALECT = Dialect(native=from_table(_TYPES), names=RULES["duckdb"], unique_keys=False)
+DIALECT = Dialect(
+    native=partial(native_type, "duckdb"), names=RULES["duckdb"], unique_keys=False, writes_text=True
+)
 
 
 def declared_type(native: str) -> DataType | None:
@@ -84,8 +69,7 @@ def declared_type(native: str) -> DataType | None:
     sizes = _DECIMAL.fullmatch(native)
     if sizes:
         return DataType(Kind.DECIMAL, precision=int(sizes[1]), scale=int(sizes[2]))
-    plain = {name: DataType(kind) for kind, name in _TYPES.items() if kind is not Kind.DECIMAL}
-    return plain.get(native) or _ALSO.get(native)
+    return _PLAIN.get(native) or _ALSO.get(native)
 
 
 class DuckDbTarget(SqlTarget):
@@ -337,6 +321,15 @@ def _literal(value: object) -> str:
             return "'" + value.replace("'", "''") + "'"
         case int():
             return str(value)
+        case datetime():
+            kind = "TIMESTAMPTZ" if value.tzinfo else "TIMESTAMP"
+            return f"{kind} '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+        case Decimal():
+            return format(value, "f")
+        case bytes():
+            return f"from_hex('{value.hex()}')"
         case list():
             return f"CAST([{', '.join(_literal(item) for item in value)}] AS VARCHAR[])"
         case _:

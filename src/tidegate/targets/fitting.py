@@ -18,7 +18,10 @@ _RANGES: dict[Kind, tuple[int, int]] = {
 }
 _ALL_INTEGERS = DataType(Kind.DECIMAL, precision=20, scale=0)
 """The narrowest type that holds every kind of integer."""
+_SIZED = frozenset({Kind.TEXT, Kind.BYTES})
 _CLOCKS = frozenset({Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT})
+_PLAINLY_WRITTEN = frozenset({Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT, Kind.DECIMAL})
+"""What may be carried as text by decision, so that both forms meet in one column."""
 _WRITTEN_AS_TEXT = frozenset({Kind.UUID, Kind.JSON})
 _MOST_DIGITS = 38
 """What a decimal in Arrow and in most warehouses can have."""
@@ -36,7 +39,7 @@ def holds(column: DataType, value: DataType) -> bool:
         return False
     if value.kind is Kind.DECIMAL:
         return _holds_decimal(column, value)
-    if value.kind is Kind.TEXT:
+    if value.kind in _SIZED:
         return column.length is None or (value.length is not None and value.length <= column.length)
     if value.kind in _CLOCKS:
         return _second_digits(column) >= _second_digits(value)
@@ -57,6 +60,12 @@ def widened(column: DataType, value: DataType) -> DataType | None:
     if column.kind is value.kind and column.kind in _CLOCKS:
         return replace(column, precision=max(_second_digits(column), _second_digits(value)))
     return None
+
+
+def is_text_of(column: DataType, value: DataType) -> bool:
+    """Whether a text column takes such values as their text, which says everything about them."""
+    written = value.kind in _PLAINLY_WRITTEN or value.kind in _WRITTEN_AS_TEXT
+    return column.kind is Kind.TEXT and column.length is None and written
 
 
 def _is_exact_number(kind: DataType) -> bool:

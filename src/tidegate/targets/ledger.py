@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidegate.core.errors import LeaseLost
 from tidegate.core.watermark import StreamId
+from tidegate.targets.ddl import PLAIN, Words
 
 
 class Queries(Protocol):
@@ -18,21 +19,28 @@ class Queries(Protocol):
     def change(self, sql: str, parameters: Sequence[object] = ()) -> int: ...
 
 
+_ASKED_AT_ONCE = 1_000
+"""Keys in one question: databases take a bounded number of parameters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     relation: str
     fences: str
     session: Queries
+    words: Words = PLAIN
 
     def create(self) -> None:
+        """Unless it is there: what an attempt that failed has left of it stays."""
+        text = self.words.text
         self.session.change(
-            f'CREATE TABLE {self.fences} ("pipeline" text NOT NULL, "stream" text NOT NULL, '
-            '"fence" bigint NOT NULL, PRIMARY KEY ("pipeline", "stream"))'
+            f'CREATE TABLE IF NOT EXISTS {self.fences} ("pipeline" {text} NOT NULL, '
+            f'"stream" {text} NOT NULL, "fence" bigint NOT NULL, PRIMARY KEY ("pipeline", "stream"))'
         )
         self.session.change(
-            f'CREATE TABLE {self.relation} ("pipeline" text NOT NULL, "stream" text NOT NULL, '
-            '"generation" bigint NOT NULL, "segment" text NOT NULL, "run" bigint NOT NULL, '
-            '"rows" bigint NOT NULL, "loaded_at" timestamptz NOT NULL, '
+            f'CREATE TABLE IF NOT EXISTS {self.relation} ("pipeline" {text} NOT NULL, '
+            f'"stream" {text} NOT NULL, "generation" bigint NOT NULL, "segment" {text} NOT NULL, '
+            '"run" bigint NOT NULL, "rows" bigint NOT NULL, "loaded_at" timestamptz NOT NULL, '
             'PRIMARY KEY ("pipeline", "stream", "generation", "segment"))'
         )
 
@@ -63,12 +71,16 @@ class Ledger:
         return int(fence)
 
     def held(self, stream: StreamId, generation: int, keys: Sequence[str]) -> frozenset[str]:
+        return frozenset(key for page in _pages(keys) for key in self._held(stream, generation, page))
+
+    def _held(self, stream: StreamId, generation: int, keys: Sequence[str]) -> list[str]:
+        places = ", ".join(f"${number}" for number in range(4, 4 + len(keys)))
         rows = self.session.rows(
             f'SELECT "segment" FROM {self.relation} WHERE "pipeline" = $1 AND "stream" = $2 '
-            'AND "generation" = $3 AND "segment" = ANY($4)',
-            [stream.pipeline, stream.name, generation, list(keys)],
+            f'AND "generation" = $3 AND "segment" IN ({places})',
+            [stream.pipeline, stream.name, generation, *keys],
         )
-        return frozenset(key for (key,) in rows)
+        return [key for (key,) in rows]
 
     def last_run(self, stream: StreamId) -> int:
         [(run,)] = self.session.rows(
@@ -92,6 +104,11 @@ class Ledger:
     def record(self, stream: StreamId, generation: int, segment: str, run: int, rows: int) -> None:
         self.session.change(
             f'INSERT INTO {self.relation} ("pipeline", "stream", "generation", "segment", "run", "rows", '
-            '"loaded_at") VALUES ($1, $2, $3, $4, $5, $6, now())',
+            f'"loaded_at") VALUES ($1, $2, $3, $4, $5, $6, {self.words.now})',
             [stream.pipeline, stream.name, generation, segment, run, rows],
         )
+
+
+def _pages(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), _ASKED_AT_ONCE):
+        yield keys[start : start + _ASKED_AT_ONCE]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidegate.core.errors import IncompatibleTable, TargetError, UsageError
+from tidegate.core.errors import TargetError, UsageError
 from tidegate.core.names import RUN_COLUMN
 from tidegate.targets.contract import StagedSegment, TargetTable
-from tidegate.targets.ddl import Dialect, TableName, TargetColumn, listed, plan_table, quote
+from tidegate.targets.ddl import Dialect, TableName, TargetColumn, demand_ready, listed, quote
 from tidegate.targets.ledger import Ledger
 from tidegate.targets.merging import Merging, doubled, missing, newest
 from tidegate.targets.session import Session
@@ -89,13 +89,8 @@ class Load:
     def _columns(self, segments: Sequence[StagedSegment]) -> tuple[TargetColumn, ...]:
         """The table's columns, once it is sure that the segments' rows fit into them."""
         columns = self.session.columns(self.name)
-        if not columns:
-            raise TargetError("the table is gone", where=self.table.name, hint="run the sync again")
-        for schema in {item.segment.schema: item.schema for item in segments}.values():
-            plan = plan_table(self.table, schema, columns, self.dialect)
-            if not plan.ready:
-                steps = ", ".join(plan.words(self.table.name, self.dialect))
-                raise IncompatibleTable(f"the table is not ready: {steps}", where=self.table.name)
+        schemas = {item.segment.schema: item.schema for item in segments}
+        demand_ready(self.table, schemas.values(), columns, self.dialect)
         return columns
 
     def _batch(self, segments: Sequence[StagedSegment]) -> str:
@@ -134,6 +129,7 @@ class Load:
             cursor=cursor,
             blank=self._blank(columns, names),
             sparse_key=[name for name, count in zip(self.table.key, counts, strict=True) if count],
+            tells_nulls=self.dialect.tells_nulls,
         )
 
     def _blank(self, columns: Sequence[TargetColumn], names: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from tidegate.core.names import RUN_COLUMN
 from tidegate.targets.ddl import listed, quote
 
 _RANK = "_tidegate_rank"
+_THERE = "_tidegate_there"
 
 
 def newest(batch: str, columns: Sequence[str], key: Sequence[str], cursor: Sequence[str]) -> str:
@@ -29,8 +30,8 @@ def newest(batch: str, columns: Sequence[str], key: Sequence[str], cursor: Seque
 
 def doubled(batch: str, key: Sequence[str]) -> str:
     """Whether any key comes twice. Mostly none does, and ranking whole rows is what costs most."""
-    twice = f"SELECT 1 FROM {batch} GROUP BY {listed(key)} HAVING count(*) > 1"
-    return f"SELECT EXISTS ({twice})"
+    twice = f"SELECT 1 FROM {batch} GROUP BY {listed(key)} HAVING count(*) > 1 LIMIT 1"
+    return f"SELECT count(*) FROM ({twice}) AS twice"
 
 
 def missing(batch: str, key: Sequence[str]) -> str:
@@ -53,6 +54,8 @@ class Merging:
     """Columns that the incoming rows do not have: a newer version of a row has nothing in them."""
     sparse_key: Sequence[str] = ()
     """Columns of the key that are NULL in some rows, where that is allowed; NULL is then a value."""
+    tells_nulls: bool = True
+    """Whether the database has IS NOT DISTINCT FROM, which it can join by."""
 
     def update(self) -> str:
         """Overwrite the rows that are not newer."""
@@ -66,19 +69,29 @@ class Merging:
 
     def insert(self) -> str:
         """Add the rows that are not there."""
+        values = ", ".join(f"incoming.{quote(name)}" for name in self.columns)
+        insert = f"INSERT INTO {self.table} ({listed(self.columns)}) SELECT {values} FROM {self.incoming}"
+        if not self.sparse_key or self.tells_nulls:
+            found = f"SELECT 1 FROM {self.table} AS existing WHERE {self._same()}"
+            return f"{insert} AS incoming WHERE NOT EXISTS ({found})"
+        # A subquery that refers to the outer one by more than equality is not for every database.
+        there = f"SELECT {listed(self.key)}, 1 AS {quote(_THERE)} FROM {self.table}"
         return (
-            f"INSERT INTO {self.table} ({listed(self.columns)}) SELECT {listed(self.columns)} "
-            f"FROM {self.incoming} AS incoming "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self.table} AS existing WHERE {self._same()})"
+            f"{insert} AS incoming LEFT JOIN ({there}) AS existing ON {self._same()} "
+            f"WHERE existing.{quote(_THERE)} IS NULL"
         )
 
     def _same(self) -> str:
         # Plain equality is what joins can hash; it is given up only for columns that need more.
         return " AND ".join(
-            f"existing.{quote(name)} {'IS NOT DISTINCT FROM' if name in self.sparse_key else '='} "
-            f"incoming.{quote(name)}"
+            self._alike(f"existing.{quote(name)}", f"incoming.{quote(name)}")
+            if name in self.sparse_key
+            else f"existing.{quote(name)} = incoming.{quote(name)}"
             for name in self.key
         )
+
+    def _alike(self, one: str, other: str) -> str:
+        return f"{one} IS NOT DISTINCT FROM {other}" if self.tells_nulls else _equal(one, other)
 
 
 def _not_older(cursor: Sequence[str]) -> str:
@@ -91,5 +104,10 @@ def _not_older(cursor: Sequence[str]) -> str:
     mine, theirs = f"incoming.{quote(cursor[0])}", f"existing.{quote(cursor[0])}"
     return (
         f"({mine} > {theirs} OR ({mine} IS NOT NULL AND {theirs} IS NULL) "
-        f"OR ({mine} IS NOT DISTINCT FROM {theirs} AND {_not_older(cursor[1:])}))"
+        f"OR ({_equal(mine, theirs)} AND {_not_older(cursor[1:])}))"
     )
+
+
+def _equal(one: str, other: str) -> str:
+    """Whether two values are the same, NULL being one; in words that every database has."""
+    return f"({one} = {other} OR ({one} IS NULL AND {other} IS NULL))"

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.core.errors import ConfigError
 from tidegate.reach.login import login_of
+from tidegate.s3 import S3Place, storage_options
 from tidegate.targets.contract import Target
 
 
@@ -42,7 +43,34 @@ def _postgresql(*, schema: str = "public", **server: Any) -> Target:
     return PostgresTarget(login_of(server, port=5432), schema=schema)
 
 
+def _delta(path: str | Path, **access: Any) -> Target:
+    from tidegate.targets.delta import DeltaTarget
+
+    if "://" not in str(path):
+        return DeltaTarget(path)
+    place = S3Place.at(str(path)).with_access(**access)
+    return DeltaTarget(str(place).rstrip("/"), storage_options(place))
+
+
+def _redshift(
+    *,
+    schema: str = "public",
+    iam_role: str | None = None,
+    query_group: str | None = None,
+    statement_timeout: timedelta | None = None,
+    **server: Any,
+) -> Target:
+    from tidegate.targets.redshift import RedshiftTarget
+    from tidegate.targets.redshift_line import Line
+
+    seconds = None if statement_timeout is None else statement_timeout.total_seconds()
+    line = Line(login_of(server, port=5439), query_group=query_group, statement_timeout=seconds)
+    return RedshiftTarget(line, schema=schema, iam_role=iam_role)
+
+
 _TARGETS: dict[str, Callable[..., Target]] = {
     "duckdb": _duckdb,
     "postgresql": _postgresql,
+    "delta": _delta,
+    "redshift": _redshift,
 }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -21,38 +22,17 @@ from tidegate.core.errors import (
     OutcomeUnknown,
     TargetError,
 )
+from tidegate.core.mappings import native_type
 from tidegate.core.names import RULES
 from tidegate.core.types import DataType, Kind
 from tidegate.reach import libpq, tls, tunnel
 from tidegate.reach.login import Login
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.copy_text import copy_text
-from tidegate.targets.ddl import Dialect, TableName, TargetColumn, from_table, listed, quote
+from tidegate.targets.ddl import Dialect, TableName, TargetColumn, listed, quote
 from tidegate.targets.segments import at_hand, batches
 from tidegate.targets.sql import SqlTarget
 
-_TYPES: dict[Kind, str] = {
-    Kind.BOOL: "boolean",
-    Kind.INT8: "smallint",
-    Kind.INT16: "smallint",
-    Kind.INT32: "integer",
-    Kind.INT64: "bigint",
-    Kind.UINT8: "smallint",
-    Kind.UINT16: "integer",
-    Kind.UINT32: "bigint",
-    Kind.UINT64: "numeric(20,0)",
-    Kind.FLOAT32: "real",
-    Kind.FLOAT64: "double precision",
-    Kind.DECIMAL: "numeric",
-    Kind.TEXT: "text",
-    Kind.BYTES: "bytea",
-    Kind.DATE: "date",
-    Kind.TIME: "time without time zone",
-    Kind.TIMESTAMP: "timestamp without time zone",
-    Kind.INSTANT: "timestamp with time zone",
-    Kind.JSON: "json",  # jsonb would reorder keys and drop doubled ones
-    Kind.UUID: "uuid",
-}
 _DECLARED: dict[str, Kind] = {
     "boolean": Kind.BOOL,
     "smallint": Kind.INT16,
@@ -74,7 +54,9 @@ _DECLARED: dict[str, Kind] = {
 }
 _SIZED = re.compile(r"([a-z ]+?) ?\((\d+)(?:,(\d+))?\)( with(?:out)? time zone)?")
 
-DIALECT = Dialect(native=from_table(_TYPES), names=RULES["postgresql"], unique_keys=True)
+DIALECT = Dialect(
+    native=partial(native_type, "postgresql"), names=RULES["postgresql"], unique_keys=True, writes_text=True
+)
 
 
 def declared_type(native: str) -> DataType | None:
@@ -156,7 +138,6 @@ class Postgres:
         settings: dict[str, Any] = {
             "connect_timeout": 10,
             "application_name": "tidegate",
-            "keepalives_idle": 30,
             **libpq.parameters(self.login),
             **self.options,
         }
@@ -246,6 +227,8 @@ class PostgresSession:
         # READ COMMITTED: after waiting for the lock, the ledger must be seen as the other one left it.
         self.change("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         self._wait_for_locks(self._server.lock_wait)
+        # Where a column becomes text, its dates are written as everybody reads them.
+        self.rows("SELECT set_config('DateStyle', 'ISO', true), set_config('TimeZone', 'UTC', true)")
         # A commit that is answered before it is on disk could be lost after the mark has moved.
         self.rows(
             "SELECT set_config('synchronous_commit', 'on', true) "

@@ -1,4 +1,4 @@
-"""Targets in SQL databases: what DuckDB and PostgreSQL have in common.
+"""Targets in SQL databases: what DuckDB, PostgreSQL and Redshift have in common.
 
 A database offers transactions; `SqlTarget` says what happens in them. The rows of a load and their ledger
 entries are one transaction, and the ledger is asked inside it, behind a lock: however often and by however
@@ -7,17 +7,22 @@ many a segment is loaded, it lands once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import Any
 
 from tidegate.core.errors import IncompatibleTable, TargetError
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId
 from tidegate.targets.contract import FENCES, LEDGER, StagedSegment, TargetTable
-from tidegate.targets.ddl import TableName, TablePlan, plan_table, unwidened
+from tidegate.targets.ddl import TableName, TablePlan, action, plan_table, quote, unwidened
 from tidegate.targets.ledger import Ledger
 from tidegate.targets.loading import Load
 from tidegate.targets.session import Database, Session
+
+_ASKED_AT_ONCE = 1_000
+"""Values in one question: databases take a bounded number of parameters."""
 
 
 class SqlTarget:
@@ -31,9 +36,7 @@ class SqlTarget:
         dialect = self.database.dialect
         with self.database.reading() as session:
             plan = plan_table(table, schema, session.columns(self._name(table.name)), dialect)
-        deed, preposition = _deed(table)
-        steps = plan.words(table.name, dialect)
-        return ", ".join([*steps, f"then {deed}"]) if steps else f"{deed} {preposition} {table.name}"
+        return action(table, plan, dialect)
 
     def prepare(self, table: TargetTable, schema: Schema) -> None:
         name = self._name(table.name)
@@ -41,6 +44,7 @@ class SqlTarget:
             plan = plan_table(table, schema, session.columns(name), self.database.dialect)
             if plan.ready and self._known_ledger(session):
                 return
+        self._change_outside(table, plan)
         with self.database.writing() as session:
             self._ensured_ledger(session)
             session.lock(f"table {name}")
@@ -106,6 +110,30 @@ class SqlTarget:
             [(count,)] = session.rows(f"SELECT count(*) FROM {session.relation(table)}")
             return int(count)
 
+    def present(self, name: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+        distinct = list(dict.fromkeys(rows))
+        with self.database.reading() as session:
+            relation = session.relation(self._name(name))
+            pages = _pages(distinct, len(columns))
+            return sum(self._present(session, relation, columns, page) for page in pages)
+
+    def _present(
+        self, session: Session, relation: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> int:
+        values = [value for row in rows for value in row]
+        asked = [self._asked(f"${place}", value) for place, value in enumerate(values, start=1)]
+        names, width = cycle(map(quote, columns)), len(columns)
+        same = [f"{name} = {sql}" for name, (sql, _) in zip(names, asked, strict=False)]
+        each = (f"({' AND '.join(same[at : at + width])})" for at in range(0, len(same), width))
+        either = " OR ".join(each)
+        parameters = [value for _, value in asked]
+        [(count,)] = session.rows(f"SELECT count(*) FROM {relation} WHERE {either}", parameters)
+        return int(count)
+
+    def _asked(self, place: str, value: object) -> tuple[str, object]:
+        """A value to compare with as SQL, and what is sent at the parameter's place."""
+        return place, value
+
     def close(self) -> None:
         """Nothing is held open between operations."""
 
@@ -115,6 +143,9 @@ class SqlTarget:
         if max(len(name.name.encode()), len(name.schema.encode())) > longest:
             raise IncompatibleTable(f"the table's name is longer than {longest} bytes", where=text)
         return name
+
+    def _change_outside(self, table: TargetTable, plan: TablePlan) -> None:
+        """Do what cannot be done inside of a transaction; for most databases there is nothing of the kind."""
 
     def _change_table(self, session: Session, table: TargetTable, plan: TablePlan) -> None:
         name, dialect = self._name(table.name), self.database.dialect
@@ -130,7 +161,7 @@ class SqlTarget:
 
     def _ledger(self, session: Session) -> Ledger:
         loads, fences = (session.relation(TableName(self.schema, name)) for name in (LEDGER, FENCES))
-        return Ledger(loads, fences, session)
+        return Ledger(loads, fences, session, self.database.dialect.words)
 
     def _known_ledger(self, session: Session) -> Ledger | None:
         return self._ledger(session) if session.columns(TableName(self.schema, LEDGER)) else None
@@ -145,12 +176,7 @@ class SqlTarget:
         return ledger
 
 
-def _deed(table: TargetTable) -> tuple[str, str]:
-    """What a load does, and the word that joins it to the table's name."""
-    match table.mode:
-        case WriteMode.APPEND:
-            return "append", "to"
-        case WriteMode.MERGE:
-            return f"merge by {', '.join(table.key)}", "into"
-        case WriteMode.REPLACE:
-            return "replace all rows", "of"
+def _pages(rows: Sequence[tuple[Any, ...]], width: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+    size = max(1, _ASKED_AT_ONCE // width)
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import Any
 
 from tidegate.core.watermark import Event
@@ -51,7 +52,7 @@ class Faulty:
     def __init__(self, part: Any, fault: Fault) -> None:
         self._part = part
         self._fault = fault
-        self._calls = 0
+        self._calls = count(1)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Faulty, (self._part, self._fault)
@@ -64,10 +65,10 @@ class Faulty:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self._fault.counts(kwargs.get("events", ())):
                 return method(*args, **kwargs)
-            self._calls += 1
-            self._fault.strike(self._calls, Moment.BEFORE)
+            nth = next(self._calls)  # one number each, whichever threads call
+            self._fault.strike(nth, Moment.BEFORE)
             result = method(*args, **kwargs)
-            self._fault.strike(self._calls, Moment.AFTER)
+            self._fault.strike(nth, Moment.AFTER)
             return result
 
         return call

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import count
@@ -717,6 +718,35 @@ class TargetContract:
 
     # --- merge
 
+    def test_rows_of_certain_keys_and_versions_are_counted(self, target: Target, stage: Stage) -> None:
+        kinds = {"k": Kind.TEXT, "n": Kind.INT64, "t": Kind.TIMESTAMP, "i": Kind.INSTANT, "d": Kind.DATE}
+        schema = schema_of(**kinds)
+        moment = datetime(2025, 8, 1, 12, 30, 0, 123456)  # noqa: DTZ001 - a reading without a zone
+        rows = [(f"it's {n}", n, moment, moment.replace(tzinfo=UTC), moment.date()) for n in range(3)]
+        target.prepare(orders(), schema)
+        target.load(orders(), [stage.segment(schema, rows)], generation=1, fence=1)
+        other = ("it's 1", 1, moment.replace(microsecond=0), *rows[1][3:])
+        assert target.present("orders", schema.names, [*rows[:2], other]) == 2
+        assert target.present("orders", ["n"], [(0,), (2,), (7,)]) == 2
+        assert target.present("orders", ["n"], []) == 0
+
+    def test_rows_are_counted_by_keys_of_every_kind_and_in_any_number(
+        self, target: Target, stage: Stage
+    ) -> None:
+        kinds: dict[str, DataType | Kind] = {"u": Kind.UUID, "big": Kind.UINT64, "x": Kind.BYTES}
+        kinds["m"] = DataType(Kind.DECIMAL, 12, 2)
+        schema = schema_of(**kinds)
+        rows = [
+            (f"00000000-0000-0000-0000-{n:012}", 2**64 - 1 - n, n.to_bytes(16, "big"), Decimal(n) / 4)
+            for n in range(2_500)
+        ]
+        target.prepare(orders(), schema)
+        target.load(orders(), [stage.segment(schema, rows)], generation=1, fence=1)
+        for place, name in enumerate(schema.names):
+            asked = [(row[place],) for row in rows[:3]]
+            assert target.present("orders", [name], [*asked, asked[0]]) == 3, name
+        assert target.present("orders", ["u", "big"], [row[:2] for row in rows]) == 2_500
+
     def test_merging_updates_and_inserts(self, target: Target, stage: Stage) -> None:
         table = orders(WriteMode.MERGE)
         target.prepare(table, ORDERS)
@@ -863,7 +893,7 @@ class TargetContract:
                 stage.segment(ORDERS, [(n, n, "x") for n in range(part * 1000, part * 1000 + 1000)])
                 for part in range(4)
             ]
-            assert _race(target, table, segments, 4) == [0, 0, 0, 4000]
+            assert race(target, table, segments, 4) == [0, 0, 0, 4000]
             assert target.count(table.name) == 4000
 
     def test_threads_can_load_different_tables(self, target: Target, stage: Stage) -> None:
@@ -949,7 +979,7 @@ def _newest_versions(runs: list[list[Version]]) -> list[TextRow]:
     return sorted(rows, key=lambda row: [(value is not None, value or "") for value in row])
 
 
-def _race(target: Target, table: TargetTable, segments: Sequence[StagedSegment], runners: int) -> list[int]:
+def race(target: Target, table: TargetTable, segments: Sequence[StagedSegment], runners: int) -> list[int]:
     """What each of several processes says it loaded, when all start at the same moment."""
     with ExitStack() as stack:
         loaders = [

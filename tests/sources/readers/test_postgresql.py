@@ -8,7 +8,9 @@ import re
 import struct
 import subprocess
 import sys
+import traceback
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from datetime import time as clock_time
 from decimal import Decimal
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 from tests.servers import Server, wait_until_replayed
 from tests.sources.conftest import Opened
 from tests.sources.readers.reading import EVERYTHING, column_of, login, read_all, run, wait_until, whole
+from tests.toxiproxy import Toxiproxy
 from tidegate.core.errors import ConnectError, LossyValue, SourceError
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import Login
@@ -602,6 +605,22 @@ def test_an_unreachable_server_is_an_error(postgres_database: Server) -> None:
 
     with pytest.raises(ConnectError, match="cannot reach"):
         read_all(nowhere, ENDLESS)
+
+
+def test_a_server_that_goes_away_between_two_reads_is_an_error_without_the_password(
+    postgres_database: Server, source: Source, toxiproxy: Toxiproxy
+) -> None:
+    table_of(postgres_database, "int", "1")
+    read = whole(source.table("x"))
+    with toxiproxy.before(postgres_database.port) as proxied:
+        behind = replace(login(postgres_database), port=proxied.port)
+        with PostgreSQLReader(behind).kept() as kept:
+            assert read_all(kept, read).num_rows == 2
+            with proxied.down(), pytest.raises(ConnectError) as caught:
+                read_all(kept, read)
+            assert caught.value.transient
+            assert postgres_database.password not in "".join(traceback.format_exception(caught.value))
+            assert read_all(kept, read).num_rows == 2
 
 
 @pytest.mark.parametrize(

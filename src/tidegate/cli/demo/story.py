@@ -77,6 +77,13 @@ tables:
 """
 
 
+def command_in(folder: Path) -> str:
+    """How a person calls Tidegate in the folder: `uv run` knows the command by a PATH that ends with it."""
+    if "UV" not in os.environ:
+        return "tidegate"
+    return os.path.relpath(Path(sys.executable).with_name("tidegate"), folder.resolve())
+
+
 def tell(invocation: Invocation, folder: Path, rows: int) -> int:
     began = time.monotonic()
     story = _Story(invocation.terminal, _prepare(folder), rows, now())
@@ -149,29 +156,34 @@ class _Story:
 
     def killed_run(self) -> None:
         self._heading("A run is killed half-way")
-        before, at = self._mark(), self._kill()
+        before = self._mark()
+        at, total = self._kill()
         self._say("Now simply the same command again: it takes the dead run's lease over, and goes on.")
         result = self._sync().tables["orders"]
-        done, total = _progress(at)
+        done = _chunks_done(at)
         self._say(
             f"{done} chunks were safe and were not read again; the other {total - done} were: "
             f"{counted(result.rows_extracted, 'row')} extracted, {result.rows_loaded:,} loaded."
         )
         self._marks({"before": before, "when killed": at, "after": self._mark()})
 
-    def _kill(self) -> Watermark:
-        """Change much, sync it in a process of its own, and kill that when half of it is committed."""
+    def _kill(self) -> tuple[Watermark, int]:
+        """Change much, sync it in a process of its own, and kill that when half of it is committed.
+
+        Returns the mark it left, and how many chunks there were.
+        """
         begin = self._ago(minutes=40)
         change = shop.archive(self.shop, "archived", begin=begin, end=begin + timedelta(minutes=10))
         self._say(f"{change.rows:>9,}  {change.what}")
         self._say("tidegate sync -t orders runs in another process …")
-        at = self._killed_after(max(1, change.rows // self._batch_size // 2))
-        done, total = _progress(at)
+        total = -(-change.rows // self._batch_size)
+        at = self._killed_after(max(1, total // 2))
+        done = _chunks_done(at)
         self._say(f"… and gets SIGKILL after {done} of {total} chunks. No goodbye, no clean-up.", Tone.WARN)
         held = self.store.read(self._stream).lease
         if held is not None:
             self._say(f"The lease is still there: {held.holder}")
-        return at
+        return at, total
 
     def _killed_after(self, chunks: int) -> Watermark:
         before = self._mark()
@@ -179,7 +191,7 @@ class _Story:
             watcher.remark("waiting until part of its chunks are committed")
             while process.poll() is None:
                 mark = self._mark()
-                if mark.runs > before.runs and _progress(mark)[0] >= chunks:
+                if mark.runs > before.runs and _chunks_done(mark) >= chunks:
                     process.kill()
                     return self._mark()
                 time.sleep(_POLL_SECONDS)
@@ -209,18 +221,19 @@ class _Story:
 
     def _what_next(self, seconds: float) -> None:
         self._say(f"That took {span(seconds)}. The project stays in {self.folder}; try there:")
+        command = command_in(self.folder)
         self.terminal.table(
             ["command", "what it shows"],
             [
                 [f"cd {self.folder}", ""],
-                ["tidegate status", "all tables at a glance"],
-                ["tidegate watermark history -t orders", "every run, with its window"],
-                ["tidegate sync --dry-run", "what the next sync would do"],
+                [f"{command} status", "all tables at a glance"],
+                [f"{command} watermark history -t orders", "every run, with its window"],
+                [f"{command} sync --dry-run", "what the next sync would do"],
                 [
-                    "tidegate watermark reset -t orders --loaded-only",
+                    f"{command} watermark reset -t orders --loaded-only",
                     "then sync: loaded again, doubled nothing",
                 ],
-                ["tidegate staging list", "the Parquet files in between"],
+                [f"{command} staging list", "the Parquet files in between"],
             ],
         )
 
@@ -289,12 +302,10 @@ class _Story:
         self.terminal.say(f"   {text}", tone)
 
 
-def _progress(mark: Watermark) -> tuple[int, int]:
-    """Chunks committed and chunks cut, of the run under way."""
+def _chunks_done(mark: Watermark) -> int:
+    """Chunks committed of the run under way."""
     run = mark.run
-    if run is None or run.round is None:
-        return 0, 0
-    return run.chunks_done + run.round.done, run.chunks_done + len(run.round.chunks)
+    return run.chunks_done + run.round.done if run is not None and run.round is not None else 0
 
 
 @contextmanager

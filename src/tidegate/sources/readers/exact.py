@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,6 +87,44 @@ def select(read: Read, chosen: Sequence[Projection]) -> str:
     return f"{selected} FROM {read.relation} WHERE {read.condition}"
 
 
+class Nulled:
+    """Columns in which what does not fit becomes NULL, told from other NULLs by flags beside the row.
+
+    `condition` says in SQL, without ever being NULL, whether a column's value does not fit; None: all do.
+    """
+
+    def __init__(
+        self, read: Read, condition: Callable[[Column], str | None], lost: Counter[str] | None
+    ) -> None:
+        asked = ((column, condition(column)) for column in read.columns if column.name in read.nulled)
+        self._conditions = {column.name: sql for column, sql in asked if sql is not None}
+        self._lost: Counter[str] = Counter() if lost is None else lost
+
+    @property
+    def flags(self) -> str:
+        """What is selected before the columns."""
+        return "".join(f"{sql} AS f{number}, " for number, sql in enumerate(self._conditions.values()))
+
+    def projected(
+        self, chosen: Sequence[Projection], cast: Callable[[Column], str]
+    ) -> tuple[Projection, ...]:
+        """Projections whose values are NULL where they do not fit; `cast` keeps a column's type as it is."""
+        return tuple(
+            replace(each, sql=cast(each.column).format(f"CASE WHEN {sql} THEN NULL ELSE {each.sql} END"))
+            if (sql := self._conditions.get(each.column.name))
+            else each
+            for each in chosen
+        )
+
+    def counted(self, raw: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch without its flags."""
+        for number, name in enumerate(self._conditions):
+            found = pc.sum(pc.cast(raw.column(number), pa.int64())).as_py()
+            if found:
+                self._lost[name] += found
+        return raw.select(range(len(self._conditions), raw.num_columns)) if self._conditions else raw
+
+
 def is_query(read: Read) -> bool:
     """Whether it is a user's SELECT, in brackets, and not a table or a view."""
     return read.relation.startswith("(")
@@ -146,11 +185,33 @@ def _restored(
     return restored
 
 
-def lossy(read: Read, column: Column, value: str, row: str) -> LossyValue:
+def lossy(
+    read: Read,
+    column: Column,
+    value: str,
+    row: str,
+    holder: str | None = None,
+    *,
+    as_text: bool | None = None,
+) -> LossyValue:
+    """A value that its type, or what else shall hold it, cannot hold, and what can be decided about it.
+
+    `as_text` says whether text would hold it; None: wherever the column is none yet.
+    """
     return LossyValue(
-        f"column `{column.name}` holds {value}{row}, which {column.type} cannot hold",
+        f"column `{column.name}` holds {value}{row}, which {holder or column.type} cannot hold",
         where=place(read),
-        hint="correct the value, leave the column out, or select it as text with custom_sql",
+        hint=_decisions(read, column, column.type.kind is not Kind.TEXT if as_text is None else as_text),
+    )
+
+
+def _decisions(read: Read, column: Column, as_text: bool) -> str:  # noqa: FBT001 - a fact, not a flag
+    if column.name in read.positions:
+        return "correct the value, or leave such rows out with a filter: rows are found by this column"
+    text = ", or `text` to carry the whole column as text" if as_text else ""
+    return (
+        f"decide with `columns: {{on_lossy: {{{column.name}: null}}}}` to write NULL and count it{text}; "
+        "or correct the value, or leave the column out"
     )
 
 
@@ -225,6 +286,14 @@ def text(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Text, or the bytes of text, which are checked to be UTF-8."""
     _demand(array, _is_text(array.type))
     return _cast(array, wanted)
+
+
+def signed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Texts behind a sign: `=`, or `!` where the server could not send what is stored."""
+    marked = text(array, pa.string())
+    plain = pc.utf8_slice_codeunits(marked, 1)
+    _refuse(plain, pc.fill_null(pc.starts_with(marked, "!"), False))  # noqa: FBT003 - a NULL is what it is
+    return _cast(plain, wanted)
 
 
 def octets(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -319,4 +388,9 @@ def _shown(array: pa.Array, row: int) -> str:
         shown = str(array[row].as_py())
     except (OverflowError, ValueError):  # a date that Python cannot show
         shown = str(array[row].value)
+    return shortened(shown)
+
+
+def shortened(shown: str) -> str:
+    """Enough of a value to recognise it by."""
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from tidegate.reach.tls import authorities
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql_guard import altered, has_failed
 from tidegate.sources.mysql_session import connect, errors, quote, run
-from tidegate.sources.mysql_types import SPATIAL
+from tidegate.sources.mysql_types import SPATIAL, unmapped, with_sign
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
 from tidegate.sources.rows import MySQLWire, RowReader
@@ -50,7 +51,8 @@ _TLS_MODES = {
 _LARGE_TYPES = frozenset({"mediumtext", "longtext", "mediumblob", "longblob", "json"}) | SPATIAL
 _MOST_LARGE_ROWS = 2048
 """Rows at once where a value may have megabytes."""
-_MOST_ROWS = 16_384
+_MOST_ROWS = 32_768
+"""With half of that the driver takes a tenth longer."""
 
 # --- What is selected --------------------------------------------------------
 
@@ -142,7 +144,12 @@ QUERY_RULES = (Rule(frozenset({Kind.DECIMAL}), None, _as_text, exact.decimal), *
 
 
 def _projections(read: Read) -> tuple[Projection, ...]:
-    return exact.projections(read.columns, QUERY_RULES if exact.is_query(read) else RULES, quote)
+    chosen = exact.projections(read.columns, QUERY_RULES if exact.is_query(read) else RULES, quote)
+    return tuple(_signed(projection) if projection.column.charset else projection for projection in chosen)
+
+
+def _signed(projection: Projection) -> Projection:
+    return Projection(projection.column, with_sign(projection.sql), exact.signed)
 
 
 # --- Reading -----------------------------------------------------------------
@@ -154,23 +161,26 @@ class MySQLReader:
 
     login: Login
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         if read.uncut:
-            return RowReader(MySQLWire(self.login)).read(read, batch_rows=batch_rows)
-        return self._read(read, batch_rows)
+            return RowReader(MySQLWire(self.login)).read(read, batch_rows=batch_rows, lost=lost)
+        return self._read(read, batch_rows, lost)
 
     def kept(self) -> AbstractContextManager[Reader]:
         """The driver connects for each query, and cannot do otherwise."""
         return nullcontext(self)
 
-    def _read(self, read: Read, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        chosen = _projections(read)
+    def _read(self, read: Read, batch_rows: int, lost: Counter[str] | None) -> Iterator[pa.RecordBatch]:
+        nulled = exact.Nulled(read, _unfit, lost)
+        chosen = nulled.projected(_projections(read), lambda _: "{}")
         schema = arrow_schema(read.columns)
         rows = _rows_at_once(read.columns, batch_rows)
-        stream = _Stream(_settled(self.login), read, exact.select(read, chosen), rows)
+        stream = _Stream(_settled(self.login), read, nulled.flags + exact.select(read, chosen), rows)
         with closing(stream.batches()) as batches:
             for raw in batches:
-                yield from exact.exact(raw, chosen, schema, read)
+                yield from exact.exact(nulled.counted(raw), chosen, schema, read)
 
 
 @lru_cache(maxsize=16)
@@ -313,8 +323,10 @@ def _in_words(login: Login, read: Read, text: str) -> TidegateError:
 
 
 def _zero_date(login: Login, read: Read) -> LossyValue | None:
-    """A date that is no date, such as 0000-00-00 or 2024-00-15, if there is one in the chunk."""
-    dates = [column for column in read.columns if column.type.kind in _DATES]
+    """A date that is no date, such as 0000-00-00 or 2023-02-31, if there is one in the chunk."""
+    dates = [
+        column for column in read.columns if column.type.kind in _DATES and column.name not in read.nulled
+    ]
     if not dates:
         return None
     shown = [f"CAST({quote(name)} AS CHAR)" for name in (*(c.name for c in dates), *read.positions)]
@@ -333,11 +345,18 @@ def _zero_date(login: Login, read: Read) -> LossyValue | None:
     return None
 
 
+def _unfit(column: Column) -> str | None:
+    if column.charset:
+        return unmapped(quote(column.name))
+    return _is_zero(column) if column.type.kind in _DATES else None
+
+
 def _is_zero(column: Column) -> str:
     name = quote(column.name)
     if column.type.kind is Kind.INSTANT:
         return f"COALESCE({name} = 0, 0)"
-    return f"COALESCE(DAYOFMONTH({name}) = 0 OR MONTH({name}) = 0, 0)"
+    beyond = f"DAYOFMONTH({name}) > DAYOFMONTH(LAST_DAY({name}))"
+    return f"COALESCE(DAYOFMONTH({name}) = 0 OR MONTH({name}) = 0 OR {beyond}, 0)"
 
 
 def _kill(login: Login, mark: str) -> None:

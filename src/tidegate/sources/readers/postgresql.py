@@ -7,6 +7,7 @@ what did not, is selected as it is. See docs/adr/0002-readers.md.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -43,7 +44,13 @@ _PINNED = {
     "standard_conforming_strings": "on",
     "idle_in_transaction_session_timeout": "0",
 }
+_LONGEST_NAN = 6
+"""Bytes of a numeric without digits: a length of one byte in a table, of four elsewhere, and two more."""
 _MOST_ROWS = 4096
+_MOST_SHORT_ROWS = 16_384
+"""Rows at once where all that were read before had at most `_SHORT` bytes, which no type tells: a `text` may
+be a word or a book. The client takes a tenth less."""
+_SHORT = 1024
 _MOST_LARGE_ROWS = 1024
 """Rows at once where values tend to be large."""
 _LARGE_KINDS = frozenset({Kind.BYTES, Kind.JSON})
@@ -114,6 +121,29 @@ def _widened(projection: Projection) -> Projection:
     return Projection(column, _as_text(projection.sql, column.type), exact.decimal)
 
 
+_UNFIT = {
+    Kind.DATE: "NOT isfinite({})",
+    Kind.TIMESTAMP: "{} IN ('infinity', '-infinity') OR {} > '294247-01-10 04:00:54.775806'",
+    Kind.INSTANT: "{} IN ('infinity', '-infinity') OR {} > '294247-01-10 04:00:54.775806+00'",
+    Kind.TIME: "{} = '24:00'",
+    Kind.DECIMAL: "{} = 'NaN'",
+}
+
+
+def _unfit(column: Column) -> str | None:
+    name = quote(column.name)
+    condition = _UNFIT.get(column.type.kind)
+    return f"COALESCE({condition.replace('{}', name)}, false)" if condition else None
+
+
+def _as_declared(column: Column) -> str:
+    """PostgreSQL forgets a column's sizes in a CASE; decimals that travel as text have none."""
+    plain = f"numeric({column.type.precision},{column.type.scale})"
+    if column.type.kind is Kind.DECIMAL and column.native != plain:
+        return "{}"
+    return f"({{}})::{column.native}"
+
+
 # --- Reading -----------------------------------------------------------------
 
 
@@ -123,9 +153,11 @@ class PostgreSQLReader:
 
     login: Login
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         with self.kept() as connected:
-            yield from connected.read(read, batch_rows=batch_rows)
+            yield from connected.read(read, batch_rows=batch_rows, lost=lost)
 
     @contextmanager
     def kept(self) -> Iterator[Reader]:
@@ -143,11 +175,15 @@ class _Connection:
         self._login = login
         self._name = f"source_{next(_NUMBERS)}"
         self._duckdb: DuckDBPyConnection | None = None
+        self._longest: float | None = None
+        """Bytes of a row, in the batch that had most."""
 
-    def read(self, read: Read, *, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         complete = False
         try:
-            yield from self._read(read, batch_rows)
+            yield from self._read(read, batch_rows, lost)
             complete = True
         finally:
             if not (complete and self._rolled_back()):
@@ -165,15 +201,19 @@ class _Connection:
         self._duckdb.close()
         self._duckdb = None
 
-    def _read(self, read: Read, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        chosen = _projections(read.columns)
+    def _read(self, read: Read, batch_rows: int, lost: Counter[str] | None) -> Iterator[pa.RecordBatch]:
+        nulled = exact.Nulled(read, _unfit, lost)
+        chosen = nulled.projected(_projections(read.columns), _as_declared)
         schema = arrow_schema(read.columns)
-        rows = _rows_at_once(read.columns, batch_rows)
+        rows = _rows_at_once(read.columns, batch_rows, self._longest)
         nan = _NaN(read, chosen)
         session = _begin(self._attached(), self._login, read, self._name)
-        with closing(session.stream(f"SELECT {nan.flag}{exact.select(read, chosen)}", rows)) as batches:
+        select = f"SELECT {nan.flag}{nulled.flags}{exact.select(read, chosen)}"
+        with closing(session.stream(select, rows)) as batches:
             for raw in batches:
-                yield from exact.exact(nan.checked(raw, session), chosen, schema, read)
+                self._longest = max(self._longest or 0, raw.nbytes / max(1, raw.num_rows))
+                rest = nulled.counted(nan.checked(raw, session))
+                yield from exact.exact(rest, chosen, schema, read)
 
     def _attached(self) -> DuckDBPyConnection:
         if self._duckdb is None:
@@ -195,9 +235,14 @@ class _Connection:
         return True
 
 
-def _rows_at_once(columns: tuple[Column, ...], wanted: int) -> int:
-    large = any(column.type.kind in _LARGE_KINDS for column in columns)
-    return exact.rows_at_once(len(columns), wanted, _MOST_LARGE_ROWS if large else _MOST_ROWS)
+def _rows_at_once(columns: tuple[Column, ...], wanted: int, longest: float | None) -> int:
+    if any(column.type.kind in _LARGE_KINDS for column in columns):
+        most = _MOST_LARGE_ROWS
+    elif longest is not None and longest <= _SHORT:
+        most = _MOST_SHORT_ROWS
+    else:
+        most = _MOST_ROWS
+    return exact.rows_at_once(len(columns), wanted, most)
 
 
 class _NaN:
@@ -210,7 +255,7 @@ class _NaN:
             for projection in chosen
             if projection.column.type.kind is Kind.DECIMAL and projection.sql == quote(projection.column.name)
         ]
-        self._conditions = [f"{quote(column.name)} = 'NaN'" for column in self._columns]
+        self._conditions = [_is_nan(quote(column.name)) for column in self._columns]
 
     @property
     def flag(self) -> str:
@@ -235,6 +280,12 @@ class _NaN:
         column = self._columns[row.index(True)]
         named = exact.named_row(zip(self._read.positions, row[len(self._columns) :], strict=True))
         return exact.lossy(self._read, column, "NaN", named)
+
+
+def _is_nan(name: str) -> str:
+    """To compare numbers takes the server as long as to send them, so few of them are: like zero, NaN has no
+    digits, and nothing that has several is as short."""
+    return f"pg_column_size({name}) <= {_LONGEST_NAN} AND {name} = 'NaN'"
 
 
 @dataclass(frozen=True)
@@ -307,14 +358,11 @@ def _attach(duckdb: DuckDBPyConnection, login: Login, name: str) -> None:
         application_name=APPLICATION_NAME,
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         client_encoding="UTF8",
-        keepalives_idle=60,
     )
-    with errors(login):
-        try:
-            duckdb.execute(f"ATTACH {_text(address)} AS {name} (TYPE postgres, READ_ONLY)")
-        except Error as error:
-            reason = str(error).rpartition('": ')[2]
-            raise psycopg.OperationalError(reason) from None  # it holds the password
+    try:
+        duckdb.execute(f"ATTACH {_text(address)} AS {name} (TYPE postgres, READ_ONLY)")
+    except Error as error:
+        raise _unconnected(login, str(error)) from None  # it holds the password
 
 
 @cache
@@ -351,6 +399,7 @@ def _scanner(version: str) -> Path:
 
 # --- Failures ----------------------------------------------------------------
 
+_UNCONNECTED = "Unable to connect to Postgres"
 _LOST = ("server closed the connection", "no connection to the server", "could not receive data", "SSL ")
 
 
@@ -362,7 +411,19 @@ def _failures(login: Login, read: Read) -> Iterator[None]:
     try:
         yield
     except (Error, OSError, pa.ArrowException) as error:
+        if _UNCONNECTED in str(error):  # DuckDB noticed that its connection was gone, and made another
+            raise _unconnected(login, str(error)) from None  # it holds the password
         raise _in_words(login, read, str(error)) from error
+
+
+def _unconnected(login: Login, text: str) -> TidegateError:
+    """What DuckDB says of a connection that it could not make, without the address that it shows."""
+    reason = text.rpartition('": ')[2]
+    try:
+        with errors(login):
+            raise psycopg.OperationalError(reason)
+    except TidegateError as known:
+        return known
 
 
 def _in_words(login: Login, read: Read, text: str) -> TidegateError:

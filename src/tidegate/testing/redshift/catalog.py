@@ -15,6 +15,9 @@ $$ SELECT date_trunc('second', statement_timestamp() AT TIME ZONE current_settin
 CREATE FUNCTION {SCHEMA}.pg_last_copy_count() RETURNS bigint LANGUAGE sql STABLE AS
 $$ SELECT COALESCE(NULLIF(current_setting('redshift.last_copy_count', true), ''), '0')::bigint $$;
 
+CREATE FUNCTION {SCHEMA}.to_varbyte(digits varchar, form varchar) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT decode(digits, form) $$;
+
 CREATE FUNCTION {SCHEMA}.byte_length(relation oid, number smallint) RETURNS integer LANGUAGE sql STABLE AS
 $$ SELECT max(substring(pg_get_constraintdef(oid) FROM '<= (\\d+)')::integer) FROM pg_constraint
    WHERE conrelid = relation AND conkey = ARRAY[number] AND conname LIKE '\\_rs\\_%' $$;
@@ -51,7 +54,14 @@ SELECT n.nspname::varchar AS namespace_name, c.relname::varchar AS relation_name
   CASE WHEN g.grantee = 0 THEN 'public' ELSE 'user' END::varchar AS identity_type,
   g.is_grantable AS admin_option
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-LATERAL aclexplode(COALESCE(c.relacl, acldefault('r', c.relowner))) g WHERE c.relkind IN ('r', 'v', 'p');
+LATERAL aclexplode(COALESCE(c.relacl, acldefault('r', c.relowner))) g WHERE c.relkind IN ('r', 'v', 'p')
+AND (current_setting('is_superuser') = 'on' OR g.grantee IN (0, current_user::regrole::oid));
+
+CREATE VIEW {SCHEMA}.svv_user_info AS
+SELECT usename::text AS user_name, usesysid::integer AS user_id, usecreatedb AS createdb,
+  usesuper AS superuser, false AS catalog_update, 'UNLIMITED'::text AS connection_limit,
+  'RESTRICTED'::text AS syslog_access
+FROM pg_user WHERE current_setting('is_superuser') = 'on' OR usename = current_user;
 
 CREATE TABLE {SCHEMA}.load_errors (
   query_id bigint GENERATED ALWAYS AS IDENTITY, session_id integer, table_name varchar,
@@ -72,22 +82,24 @@ SELECT 100 AS userid, 0 AS slice, 0 AS tbl, start_time AS starttime, session_id 
   0 AS position, ''::varchar AS raw_line, ''::varchar AS raw_field_value, error_code AS err_code,
   error_message AS err_reason FROM {SCHEMA}.load_errors;
 
+GRANT USAGE ON SCHEMA {SCHEMA} TO PUBLIC;
+GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO PUBLIC;
+
 CREATE FUNCTION {SCHEMA}.count_bytes() RETURNS event_trigger LANGUAGE plpgsql AS $$
-DECLARE relation oid; change text;
+DECLARE relation oid; wanted text; name text; old text;
 BEGIN
   FOR relation IN SELECT DISTINCT objid FROM pg_event_trigger_ddl_commands()
     WHERE classid = 'pg_class'::regclass AND object_type = 'table'
   LOOP
-    SELECT string_agg(format('%s ADD CONSTRAINT %I CHECK (octet_length(%I) <= %s)',
-        CASE WHEN k.oid IS NOT NULL THEN format('DROP CONSTRAINT %I,', k.conname) ELSE '' END,
-        format('_rs_%s_%s_%s', a.attnum, a.atttypmod - 4, relation), a.attname, a.atttypmod - 4), ', ')
-      INTO change FROM pg_attribute a LEFT JOIN pg_constraint k
-        ON k.conrelid = a.attrelid AND k.conkey = ARRAY[a.attnum] AND k.conname LIKE '\\_rs\\_%'
-      WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypmod > 4
-        AND a.atttypid IN ('varchar'::regtype, 'bpchar'::regtype)
-        AND (k.oid IS NULL OR {SCHEMA}.byte_length(relation, a.attnum) <> a.atttypmod - 4);
-    IF change IS NOT NULL THEN
-      EXECUTE format('ALTER TABLE %s %s', relation::regclass, change);
+    SELECT string_agg(format('octet_length(%I) <= %s', attname, atttypmod - 4), ' AND ' ORDER BY attnum)
+      INTO wanted FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+        AND atttypmod > 4 AND atttypid IN ('varchar'::regtype, 'bpchar'::regtype);
+    name := '_rs_bytes_' || md5(wanted);
+    SELECT conname INTO old FROM pg_constraint WHERE conrelid = relation AND conname LIKE '\\_rs\\_bytes\\_%';
+    IF name IS DISTINCT FROM old THEN
+      EXECUTE format('ALTER TABLE %s %s', relation::regclass, concat_ws(', ',
+        CASE WHEN old IS NOT NULL THEN format('DROP CONSTRAINT %I', old) END,
+        CASE WHEN name IS NOT NULL THEN format('ADD CONSTRAINT %I CHECK (%s)', name, wanted) END));
     END IF;
   END LOOP;
 END $$;

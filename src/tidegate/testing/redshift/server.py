@@ -401,6 +401,7 @@ class _Session:
             try:
                 for rows, text in copying.texts():
                     if self._stand_in.strikes(Fault.COPY_HALF_WAY):
+                        self._backend.send(Message(b"d", bytes(text[: len(text) // 2])))
                         raise LoadError(Fault.COPY_HALF_WAY, code=15001, file=copying.statement.url)
                     self._backend.send(Message(b"d", bytes(text)))
                     loaded += rows

@@ -28,13 +28,15 @@ _ELSEWHERE = frozenset(
         "svv_columns",
         "svv_relation_privileges",
         "svv_tables",
+        "svv_user_info",
+        "to_varbyte",
         "sys_load_error_detail",
     }
 )
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)|(?P<string>[eE]?'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")
-    |(?P<parameter>\$\d+)|(?P<number>\d+(?:\.\d*)?)|(?P<word>[^\W\d][\w$]*)|(?P<sign>::|.)""",
+    |(?P<parameter>\$\d+)|(?P<number>\d+(?:\.\d*)?)|(?P<word>[^\W\d][\w$]*)|(?P<sign>::|<=|>=|<>|!=|\|\||.)""",
     re.VERBOSE | re.DOTALL,
 )
 

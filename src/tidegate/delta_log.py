@@ -6,9 +6,14 @@ was read is what the next version is made from, so each commit is a compare-and-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidegate.core.errors import ConnectError, OutcomeUnknown, StateError, TidegateError, UsageError
 
@@ -23,25 +28,82 @@ _MANY_FILES = 48
 """Every commit adds small files; reading stays quick as long as there are few."""
 _LARGE_BYTES = 8 * 1024 * 1024
 """A file of this size is not written again: the cost of tidying does not grow with the past."""
+_REFUSALS = (
+    "Permission denied",
+    "Read-only file system",
+    "AccessDenied",
+    "403 Forbidden",
+    "lacked the necessary privileges",
+    "lacked valid authentication",
+)
+_COLOURS = re.compile(r"\x1b\[\d+m")
 _KEPT_HOURS = 24 * 7
 """How long replaced files stay, for readers that have begun with them."""
-_CONFIGURATION: dict[str, str | None] = {
-    "delta.checkpointInterval": "20",
-    "delta.logRetentionDuration": "interval 7 days",
-    "delta.dataSkippingStatsColumns": "watermark_id,stream_key,seq,log_version",
-}
+_TRUSTED_SECONDS = 3600.0
+"""How long nothing can have been cleaned up of the log: it is kept for days."""
+_PATIENCE_SECONDS = 60.0
+_FEW_ATTEMPTS = 10
+
+T = TypeVar("T")
 
 
 class Overtaken(Exception):
     """Somebody else made the next version first: nothing was written."""
 
 
+@dataclass(frozen=True)
+class Words:
+    """How errors speak of what is kept in Delta tables."""
+
+    what: str = "the state"
+    error: type[TidegateError] = StateError
+    done: str = "read"
+
+
+STATE = Words()
+
+
+def undisturbed(work: Callable[[], T], *, where: str, words: Words, attempts: int = 1000) -> T:
+    """Do the work on the newest version, again and again until nobody got in the way.
+
+    It goes on for a minute and a few attempts: work that takes long shall not be given up too early.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for attempt in range(1, attempts + 1):
+        try:
+            return work()
+        except Overtaken:
+            if attempt >= _FEW_ATTEMPTS and time.monotonic() > deadline:
+                break
+            time.sleep(random.uniform(0, 0.02 * min(attempt, 20)))
+    raise words.error(
+        f"others kept writing for {_PATIENCE_SECONDS:g} s; nothing was written",
+        where=where,
+        hint="run it again",
+    )
+
+
 class DeltaLog:
-    def __init__(self, place: str, schema: pa.Schema, options: Mapping[str, str]) -> None:
+    """A table that is partitioned by `pipeline_name` and has a column `log_version`."""
+
+    def __init__(
+        self,
+        place: str,
+        schema: pa.Schema,
+        options: Mapping[str, str],
+        *,
+        indexed: Sequence[str],
+        words: Words = STATE,
+    ) -> None:
         self.place = place
         self._schema = schema
         self._options = dict(options)
+        self._indexed = indexed
+        self._words = words
         self._table: DeltaTable | None = None
+        self._looked_at = 0.0
+        self._transactions: tuple[int, dict[str, int]] | None = None
+        """What applications have recorded as of a version, as far as they were asked for."""
 
     def refresh(self) -> DeltaTable | None:
         """The newest version; None as long as there is no table."""
@@ -54,9 +116,17 @@ class DeltaLog:
                     self._table = DeltaTable(self.place, storage_options=self._options)
                 except TableNotFoundError:
                     return None
-            else:
+                self._looked_at = time.monotonic()
+            elif self._may_have_changed(self._table):
+                self._looked_at = time.monotonic()
                 self._table.update_incremental()
             return self._table
+
+    def _may_have_changed(self, table: DeltaTable) -> bool:
+        """On a disk the name of the next commit tells, unless that may have been cleaned up since."""
+        if "://" in self.place or time.monotonic() - self._looked_at > _TRUSTED_SECONDS:
+            return True
+        return Path(self.place, "_delta_log", f"{table.version() + 1:020}.json").exists()
 
     def ensure(self) -> None:
         """Create the table if it is missing. Others may write to it at once, so refresh before reading."""
@@ -83,7 +153,12 @@ class DeltaLog:
         """The last version that an application has recorded in this table."""
         if self._table is None:
             return 0
-        return self._table.transaction_version(application) or 0
+        known = self._transactions
+        if known is None or known[0] != self._table.version():
+            known = self._transactions = (self._table.version(), {})
+        if application not in known[1]:  # the whole log is read for it
+            known[1][application] = self._table.transaction_version(application) or 0
+        return known[1][application]
 
     def commit(
         self,
@@ -101,6 +176,9 @@ class DeltaLog:
         version = table.version() + 1
         data = [{**row, LOG_VERSION: version} for row in rows]
         self._write(pa.Table.from_pylist(data, schema=self._schema), instead_of, transactions or {})
+        known = self._transactions
+        if known is not None and known[0] == version - 1:  # nobody but this commit has changed them
+            self._transactions = (version, {**known[1], **(transactions or {})})
         return table
 
     def tidy(self) -> None:
@@ -177,7 +255,11 @@ class DeltaLog:
                     schema=self._schema,
                     mode="error",
                     partition_by=["pipeline_name"],
-                    configuration=_CONFIGURATION,
+                    configuration={
+                        "delta.checkpointInterval": "20",
+                        "delta.logRetentionDuration": "interval 7 days",
+                        "delta.dataSkippingStatsColumns": ",".join([*self._indexed, LOG_VERSION]),
+                    },
                     storage_options=self._options,
                 )
             except DeltaError:
@@ -186,30 +268,39 @@ class DeltaLog:
 
     @contextmanager
     def _said(self, *, writing: bool = False) -> Iterator[None]:
-        """Say in words what delta-rs met."""
         try:
-            from deltalake.exceptions import DeltaError
-        except ImportError as error:
-            raise UsageError(
-                "the package for Delta tables is not installed", hint="pip install 'tidegate[delta]'"
-            ) from error
-        try:
-            yield
-        except (DeltaError, OSError) as error:
+            with said(self.place, self._words, writing=writing):
+                yield
+        except TidegateError:
             self._table = None
-            raise _in_words(error, self.place, writing=writing) from error
+            raise
 
 
-def _in_words(error: Exception, place: str, *, writing: bool) -> TidegateError:
-    text = " ".join(str(error).split())[:300]
-    if any(sign in text for sign in ("Permission denied", "Read-only file system", "AccessDenied", "403")):
+@contextmanager
+def said(place: str, words: Words, *, writing: bool = False) -> Iterator[None]:
+    """Say in words what delta-rs met."""
+    try:
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise UsageError(
+            "the package for Delta tables is not installed", hint="pip install 'tidegate[delta]'"
+        ) from error
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise _in_words(error, place, words, writing=writing) from error
+
+
+def _in_words(error: Exception, place: str, words: Words, *, writing: bool) -> TidegateError:
+    text = " ".join(_COLOURS.sub("", str(error)).split())[:300]
+    if any(sign in text for sign in _REFUSALS):
         hint = "the tables must be writable for the user who runs this"
-        return StateError(f"the state may not be read or written: {text}", where=place, hint=hint)
+        return words.error(f"{words.what} may not be read or written: {text}", where=place, hint=hint)
     if "No space left" in text:
         hint = "make room; what was committed before is intact, so run it again afterwards"
-        return StateError(f"the state cannot be written: {text}", where=place, hint=hint)
+        return words.error(f"{words.what} cannot be written: {text}", where=place, hint=hint)
     if writing:
-        return OutcomeUnknown(f"it is not known whether the state was written: {text}", where=place)
+        return OutcomeUnknown(f"it is not known whether {words.what} was written: {text}", where=place)
     if "error sending request" in text or "timed out" in text:
-        return ConnectError(f"the state cannot be reached: {text}", where=place)
-    return StateError(f"the state cannot be read: {text}", where=place)
+        return ConnectError(f"{words.what} cannot be reached: {text}", where=place)
+    return words.error(f"{words.what} cannot be {words.done}: {text}", where=place)

@@ -1,0 +1,183 @@
+"""Writing a shard into an ordinary file, beside the place where it will lie.
+
+What is compressed is decoded again, what is written is read back, and both are compared: nothing refers to a
+shard before, and nobody has to go through it once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.archive import layout
+from tidegate.archive.compressing import Compressor, compressed
+from tidegate.archive.entries import CODECS, INDEX, INDEX_GROUP, Origin
+from tidegate.archive.layout import Codec, Fence, Guide, Member
+from tidegate.archive.naming import INDEX_MEMBER, fingerprint, member_name
+from tidegate.archive.proving import ProvenFile, ProvenFrames
+
+SMALLEST_BLOCK = 256 << 10
+_BLOCKS = 1_400
+
+
+class Packed(NamedTuple):
+    """A file that fits in memory, and the form in which it will be stored."""
+
+    codec: Codec
+    content: bytes
+    sha256: bytes
+    data: bytes
+
+    @classmethod
+    def of(cls, content: bytes, level: int) -> Packed:
+        codec, stored = compressed(content, level)
+        return cls(codec, content, hashlib.sha256(content).digest(), stored)
+
+
+class Written(NamedTuple):
+    """A shard that was written, as it was read back."""
+
+    sha256: str
+    bytes: int
+    index: pa.Table
+
+
+class ShardWriter:
+    """A shard that is being written. Members come in the order of their fingerprints."""
+
+    def __init__(self, file: BinaryIO, *, max_bytes: int, level: int) -> None:
+        self._file = ProvenFile(file)
+        self._frames = ProvenFrames()
+        self._level = level
+        self._block = max(SMALLEST_BLOCK, -(-max_bytes // _BLOCKS))
+        self._fences: list[Fence] = []
+        self._block_began = 0
+        self._last = -1
+        self._offset = 0
+        self._rows: list[tuple[Any, ...]] = []
+        """Of the index."""
+        self._crcs: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Of the members so far."""
+        return self._offset
+
+    @property
+    def entries(self) -> int:
+        return len(self._crcs)
+
+    def add(self, origin: Origin, packed: Packed) -> None:
+        codec, content, sha256, data = packed
+        name = member_name(origin.uid, compressed=codec is Codec.ZSTD)
+        member = Member(name, codec, len(content), len(data), zlib.crc32(data), sha256)
+        header = layout.local_header(member)
+        self._fence(origin.uid, len(header) + len(data))
+        if codec is Codec.ZSTD:
+            self._frames.add(data, content)
+        self._file.append(header)
+        self._file.append(data)
+        self._entered(origin, member, len(header))
+
+    def add_stream(self, origin: Origin, content: Iterable[bytes]) -> bytes:
+        """Store a large file that comes in pieces, and return its SHA-256.
+
+        If reading it fails, the shard is as it was before.
+        """
+        before = self._file.point()
+        try:
+            return self._add_stream(origin, content)
+        except BaseException:
+            self._file.cut(before)
+            raise
+
+    def _add_stream(self, origin: Origin, content: Iterable[bytes]) -> bytes:
+        remaining = iter(content)
+        first = next(remaining, b"")
+        compressor = Compressor(first, self._level)
+        codec = compressor.codec
+        name = member_name(origin.uid, compressed=codec is Codec.ZSTD)
+        self._file.append(layout.local_header(Member(name, codec, 0, 0, 0, bytes(32), wide=True)))
+        digest, size, stored, crc32 = hashlib.sha256(), 0, 0, 0
+        for piece in _chained(first, remaining):
+            data = compressor.stored(piece)
+            if codec is Codec.ZSTD:
+                self._frames.add(data, piece)
+            self._file.append(data)
+            digest.update(piece)
+            size, stored, crc32 = size + len(piece), stored + len(data), zlib.crc32(data, crc32)
+        member = Member(name, codec, size, stored, crc32, digest.digest(), wide=True)
+        header = layout.local_header(member)
+        self._file.replace(self._offset, header)
+        self._fence(origin.uid, len(header) + stored)
+        self._entered(origin, member, len(header))
+        return member.sha256
+
+    def _fence(self, uid: str, length: int) -> None:
+        """Begin a new block, unless this member still belongs to the last one. A large one has its own."""
+        mark = fingerprint(uid)
+        if mark < self._last:
+            raise ValueError("members of a shard come in the order of their fingerprints")
+        self._last = mark
+        full = self._offset - self._block_began >= self._block or length >= self._block
+        if not self._fences or (full and len(self._fences) < layout.MOST_FENCES):
+            self._fences.append(Fence(mark, self._offset))
+            self._block_began = self._offset
+
+    def _entered(self, origin: Origin, member: Member, header: int) -> None:
+        codec = CODECS[member.codec]
+        row = (member.name, self._offset, member.stored, member.size, codec, member.sha256)
+        self._rows.append((origin.uid, *row, origin.created_at, origin.location))
+        self._crcs.append(member.crc32)
+        self._offset += header + member.stored
+
+    def finish(self) -> Written:
+        """Write the index, the directory and the end."""
+        columns = dict(zip(INDEX.names, zip(*self._rows, strict=True), strict=False))
+        rows = pa.table({name: columns.get(name, ()) for name in INDEX.names}, schema=INDEX)
+        index = _parquet(rows)
+        index_header = layout.index_header(index)
+        directory = self._directory(index)
+        offset = self._offset + len(index_header) + len(index)
+        comment = layout.comment_bytes(len(self._fences))
+        ending = layout.end_records(self.entries + 1, len(directory), offset, comment)
+        tail = b"".join([index_header, index, directory, ending])
+        guide = Guide(
+            self.entries, self._offset, len(index), hashlib.sha256(tail).digest(), tuple(self._fences)
+        )
+        self._frames.settle()
+        self._file.append(tail)
+        self._file.append(guide.comment())
+        return Written(self._file.sha256(), len(tail) + self._offset + comment, rows)
+
+    def _directory(self, index: bytes) -> bytes:
+        rows = zip(self._rows, self._crcs, strict=True)
+        members = [layout.directory_record(row[1], row[3], crc32, row[2]) for row, crc32 in rows]
+        last = layout.directory_record(INDEX_MEMBER, len(index), zlib.crc32(index), self._offset)
+        return b"".join([*members, last])
+
+
+def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _parquet(table: pa.Table) -> bytes:
+    """Without the schema that Arrow would add: any reader of Parquet is a reader of it."""
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        row_group_size=INDEX_GROUP,
+        use_dictionary=["codec"],
+        store_schema=False,
+        version="2.6",
+    )
+    return sink.getvalue()

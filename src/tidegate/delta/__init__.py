@@ -1,0 +1,1 @@
+"""Version ranges of Delta tables: planned, processed once, recorded."""

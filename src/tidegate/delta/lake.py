@@ -1,0 +1,280 @@
+"""Delta tables that changes are written into, each plan once.
+
+A commit carries, as a transaction of its own application, the number of the plan that made it. Delta refuses
+a number that is not larger than the last, in the commit itself: so a plan is in the table once, however often
+it is written, and a process that slept while others went on writes nothing. Who ran it and which versions it
+brought stand in the commit's metadata, for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidegate.config.upstreams import (
+    BESIDE,
+    CHANGE,
+    COMMITTED_AT,
+    DELETED_AT,
+    Deletes,
+    DeltaMode,
+    TransformTarget,
+    Upstream,
+)
+from tidegate.core.errors import IncompatibleTable
+from tidegate.delta.changes import DELETE, quoted, spark_path
+from tidegate.s3 import S3Place, storage_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidegate.config.connection_models import DeltaTarget
+
+_SETTINGS = "spark.databricks.delta"
+_VIEW = "tidegate_changes"
+"""Of a session that is nobody else's."""
+_COUNTED = (
+    ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
+    ("numOutputRows",),
+)
+"""What a MERGE counts, and what other writes do."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a commit says of where it comes from."""
+
+    application: str
+    number: int
+    said: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The folder of the target tables."""
+
+    root: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """How delta-rs gets there."""
+
+    @classmethod
+    def of(cls, target: DeltaTarget) -> Lake:
+        """The tables of a target as connections.yml has it."""
+        if not target.path.startswith("s3://"):
+            return cls(target.path)
+        access = target.model_dump(exclude={"type", "path"}, exclude_none=True)
+        place = S3Place.at(target.path).with_access(**access)
+        return cls(str(place).rstrip("/"), storage_options(place))
+
+    def place(self, table: str) -> str:
+        return f"{self.root.rstrip('/')}/{table}"
+
+    def rows_of(self, table: str, stamp: Stamp) -> int | None:
+        """How many rows the plan has brought into the table; None if it never came."""
+        found = self._opened(table)
+        if found is None or (found.transaction_version(stamp.application) or -1) < stamp.number:
+            return None
+        for said, commit in _said(found, stamp.application):
+            if said.get("number") == stamp.number:
+                return _counted(commit.get("operationMetrics") or {})
+        return 0
+
+    def last_of(self, table: str, stamp: Stamp) -> dict[str, Any] | None:
+        """What the newest commit of the stamp's application says of itself, as far as the log still tells."""
+        found = self._opened(table)
+        if found is None or found.transaction_version(stamp.application) is None:
+            return None
+        return next((said for said, _ in _said(found, stamp.application)), None)
+
+    def is_there(self, table: str) -> bool:
+        return self._opened(table) is not None
+
+    def is_foreign(self, table: str, stamp: Stamp) -> bool:
+        """Whether there is a table already that this application never wrote to."""
+        found = self._opened(table)
+        return found is not None and found.transaction_version(stamp.application) is None
+
+    def _opened(self, table: str) -> Any:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            return DeltaTable(self.place(table), storage_options=dict(self.options))
+        except TableNotFoundError:
+            return None
+
+    # --- Writing -------------------------------------------------------------------
+
+    def apply(self, table: str, frame: DataFrame, upstream: Upstream, stamp: Stamp, *, whole: bool) -> None:
+        """Write the changes of an upstream: net, or as history. `whole`: they are all there is."""
+        soft = upstream.deletes is Deletes.SOFT
+        if upstream.write_mode is DeltaMode.HISTORY:
+            self._ensure(table, frame)
+            self.append(table, frame, stamp)
+        elif whole and not soft:
+            self._demand_own(table, stamp)
+            self.replace(table, frame.drop(*BESIDE), stamp)
+        else:
+            if whole:
+                self._demand_own(table, stamp)
+            self._ensure(table, _target_columns(frame, soft=soft))
+            self._merge(table, frame, upstream.keys, stamp, _Manner(soft=soft, whole=whole))
+
+    def write(self, table: str, frame: DataFrame, manner: TransformTarget, stamp: Stamp) -> None:
+        """Write what a transformation returned. Where rows are merged, those that say so delete."""
+        plain = frame.drop(*BESIDE)
+        if manner.write_mode == "replace":
+            self.replace(table, plain, stamp)
+            return
+        self._ensure(table, plain)
+        if manner.write_mode == "merge":
+            self._merge(table, frame, manner.keys, stamp, _Manner(soft=False, whole=False))
+        else:
+            self.append(table, plain, stamp)
+
+    def append(self, table: str, frame: DataFrame, stamp: Stamp) -> None:
+        with _stamped(frame.sparkSession, stamp):
+            frame.write.format("delta").mode("append").save(spark_path(self.place(table)))
+
+    def replace(self, table: str, frame: DataFrame, stamp: Stamp) -> None:
+        with _stamped(frame.sparkSession, stamp):
+            writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+            writer.save(spark_path(self.place(table)))
+
+    def _merge(
+        self, table: str, frame: DataFrame, keys: tuple[str, ...], stamp: Stamp, manner: _Manner
+    ) -> None:
+        session = frame.sparkSession
+        target = session.read.format("delta").load(spark_path(self.place(table)))
+        frame.createOrReplaceTempView(_VIEW)
+        into = f"delta.{quoted(spark_path(self.place(table)))}"
+        statement = _merge_sql(into, keys, frame.columns, target.columns, manner)
+        with _stamped(session, stamp):
+            session.sql(statement)
+        session.catalog.dropTempView(_VIEW)
+
+    def _ensure(self, table: str, frame: DataFrame) -> None:
+        """Create the table, or give it the columns it lacks. That is no part of the plan: it adds no row."""
+        place = spark_path(self.place(table))
+        found = self._opened(table)
+        if found is None:
+            frame.limit(0).write.format("delta").mode("ignore").save(place)
+            return
+        known = {item.name.casefold() for item in found.schema().fields}
+        if not {name.casefold() for name in frame.columns} <= known:
+            frame.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(place)
+
+    def _demand_own(self, table: str, stamp: Stamp) -> None:
+        if self.is_foreign(table, stamp):
+            raise IncompatibleTable(
+                "there is a table already, and it would be replaced by a snapshot",
+                where=self.place(table),
+                hint="give the upstream another `target_name`, or remove the table if nobody needs it",
+            )
+
+
+_LOOKED_BACK = 50
+"""Commits among which the newest of an application is found nearly always: others tidy up between."""
+
+
+def _said(table: Any, application: str) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """What commits of an application say of themselves, newest first."""
+    met = 0
+    for limit in (_LOOKED_BACK, None):
+        commits = table.history(limit)
+        for commit in commits[met:]:
+            said = _understood(commit.get("userMetadata"))
+            if said.get("tidegate") == application:
+                yield said, commit
+        met = len(commits)
+
+
+def _understood(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}  # somebody else's words
+    return found if isinstance(found, dict) else {}
+
+
+def _counted(metrics: Mapping[str, Any]) -> int:
+    for names in _COUNTED:
+        if any(name in metrics for name in names):
+            return sum(int(metrics.get(name) or 0) for name in names)
+    return 0
+
+
+@contextmanager
+def _stamped(session: SparkSession, stamp: Stamp) -> Iterator[None]:
+    """The commit that is made meanwhile carries the stamp. The session must be nobody else's."""
+    said = json.dumps({"tidegate": stamp.application, "number": stamp.number, **stamp.said})
+    settings = {
+        f"{_SETTINGS}.write.txnAppId": stamp.application,
+        f"{_SETTINGS}.write.txnVersion": str(stamp.number),
+        f"{_SETTINGS}.commitInfo.userMetadata": said,
+    }
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+# --- The statement -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Manner:
+    soft: bool
+    """A deleted row stays, and says since when."""
+    whole: bool
+    """What the source does not have is gone."""
+
+
+def _target_columns(frame: DataFrame, *, soft: bool) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    plain = frame.drop(*BESIDE)
+    return plain.withColumn(DELETED_AT, f.lit(None).cast("timestamp")) if soft else plain
+
+
+def _merge_sql(
+    target: str, keys: tuple[str, ...], source: list[str], known: list[str], manner: _Manner
+) -> str:
+    columns = [name for name in source if name not in BESIDE]
+    has = {name.casefold() for name in columns}
+    gone = [name for name in known if name.casefold() not in has and name != DELETED_AT]
+    values = {name: f"s.{quoted(name)}" for name in columns} | dict.fromkeys(gone, "NULL")
+    if manner.soft:
+        values[DELETED_AT] = "NULL"
+    on = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    lines = [f"MERGE INTO {target} AS t USING {_VIEW} AS s ON {on}"]
+    deletes = CHANGE in source
+    if deletes:
+        lines.append(f"WHEN MATCHED AND s.{CHANGE} = '{DELETE}' THEN {_removal(manner)}")
+    lines.append(f"WHEN MATCHED THEN UPDATE SET {_pairs(values)}")
+    into, of = ", ".join(quoted(name) for name in values), ", ".join(values.values())
+    wanted = f" AND s.{CHANGE} <> '{DELETE}'" if deletes else ""
+    lines.append(f"WHEN NOT MATCHED{wanted} THEN INSERT ({into}) VALUES ({of})")
+    if manner.whole:
+        at = f"t.{DELETED_AT} IS NULL"
+        lines.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {at} THEN UPDATE SET t.{DELETED_AT} = current_timestamp()"
+        )
+    return "\n".join(lines)
+
+
+def _removal(manner: _Manner) -> str:
+    if not manner.soft:
+        return "DELETE"
+    # Not every commit says when it was made, and a row without a moment would be there.
+    return f"UPDATE SET t.{DELETED_AT} = coalesce(s.{COMMITTED_AT}, current_timestamp())"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"t.{quoted(name)} = {value}" for name, value in values.items())

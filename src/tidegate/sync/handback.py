@@ -1,0 +1,152 @@
+"""A stream's state in the forms of the S3-Redshift backup tool, for that tool or for what reads its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.core.older import OlderFormat
+from tidegate.core.receipts import Segment
+from tidegate.core.watermark import Event, Watermark
+from tidegate.sync.marks import extracted_status, loaded_segments, loaded_status, split_position
+
+_STATUS = {
+    "never": "pending",
+    "success": "success",
+    "running": "in_progress",
+    "interrupted": "in_progress",
+    "failed": "failed",
+    "pending": "pending",
+}
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the history adds to a mark."""
+
+    loaded: tuple[Segment, ...]
+    seconds: float
+    """How long its runs took together."""
+    older: dict[str, Any]
+    """What was taken over from the older tool, if anything was."""
+
+
+def past_of(events: Sequence[Event]) -> Past:
+    began: dict[str, datetime] = {}
+    older: dict[str, Any] = {}
+    seconds = 0.0
+    for event in events:
+        if event.kind == "manual" and event.data.get("act") == "reset":
+            began, seconds, older = {}, 0.0, {}
+        elif event.kind == "manual" and "older" in event.data:
+            older = event.data["older"]
+        elif event.kind == "planned" and event.run_id:
+            began[event.run_id] = event.at
+        elif event.kind == "extracted" and event.run_id in began:
+            seconds += (event.at - began.pop(event.run_id)).total_seconds()
+    return Past(tuple(loaded_segments(events)), seconds, older)
+
+
+def older_document(
+    mark: Watermark,
+    events: Sequence[Event],
+    form: OlderFormat,
+    *,
+    url: Callable[[str], str],
+    strategy: str,
+    held: bool,
+) -> dict[str, Any]:
+    """The state in the older tool's words; `url` gives the address of a staged file."""
+    past = past_of(events)
+    return (_v2 if form is OlderFormat.V2 else _v1)(mark, past, url, strategy, held=held)
+
+
+def _v1(
+    mark: Watermark, past: Past, url: Callable[[str], str], strategy: str, *, held: bool
+) -> dict[str, Any]:
+    extracted, loaded = _states(mark, past, held=held)
+    files = (*past.loaded, *mark.pending)
+    return {
+        "table_name": mark.stream.name,
+        "last_mysql_extraction_time": _moment(mark.extracted.at),
+        "last_mysql_data_timestamp": _timestamp(mark),
+        "mysql_rows_extracted": mark.extracted.rows_total,
+        "mysql_status": extracted,
+        "last_redshift_load_time": _moment(mark.loaded.at),
+        "redshift_rows_loaded": mark.loaded.rows_total,
+        "redshift_status": loaded,
+        "backup_strategy": strategy if files else past.older.get("backup_strategy", strategy),
+        "s3_file_count": len(files) + _older_count(past.older),
+        "processed_s3_files": _processed(past, url),
+        "last_error": mark.last_error,
+        "created_at": _moment(mark.created_at),
+        "updated_at": _moment(mark.updated_at),
+        "metadata": {
+            **past.older.get("metadata", {}),
+            "manual_watermark": mark.manual is not None,
+            "total_processing_time_seconds": round(
+                past.seconds + past.older.get("metadata", {}).get("total_processing_time_seconds", 0)
+            ),
+            **_batches(files),
+        },
+    }
+
+
+def _v2(
+    mark: Watermark, past: Past, url: Callable[[str], str], strategy: str, *, held: bool
+) -> dict[str, Any]:
+    extracted, loaded = _states(mark, past, held=held)
+    files = (*past.loaded, *mark.pending)
+    return {
+        "table_name": mark.stream.name,
+        "last_mysql_data_timestamp": _timestamp(mark),
+        "last_processed_id": split_position(mark.extracted.position)[1],
+        "mysql_state": {
+            "status": extracted,
+            "total_rows": mark.extracted.rows_total,
+            "last_session_rows": mark.extracted.rows_last_run,
+        },
+        "s3_state": {
+            "backup_s3_files": [url(segment.key) for segment in mark.pending],
+            "processed_s3_files": _processed(past, url),
+        },
+        "redshift_state": {"status": loaded, "rows_loaded": mark.loaded.rows_total},
+        "last_error": mark.last_error,
+        "created_at": _moment(mark.created_at),
+        "updated_at": _moment(mark.updated_at),
+        "metadata": {"backup_strategy": strategy, "s3_file_count": len(files), **_batches(files)},
+    }
+
+
+def _states(mark: Watermark, past: Past, *, held: bool) -> tuple[str, str]:
+    """One that has only been taken over has no run of ours yet, and is as far as the older tool came."""
+    taken = bool(past.older) and mark.run is None and mark.extracted.position is not None
+    extracted = "success" if taken else _STATUS[extracted_status(mark, held=held)]
+    loaded = "success" if taken else _STATUS[loaded_status(mark)]
+    return extracted, loaded
+
+
+def _timestamp(mark: Watermark) -> str | None:
+    """As the older tool writes it: a reading of the column's clock, with a `Z` behind it."""
+    moment = split_position(mark.extracted.position)[0]
+    return None if moment is None else moment.removesuffix("+00:00") + "Z"
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z" if moment else None
+
+
+def _processed(past: Past, url: Callable[[str], str]) -> list[str]:
+    state = past.older.get("s3_state", past.older)
+    return [*state.get("processed_s3_files", []), *(url(segment.key) for segment in past.loaded)]
+
+
+def _older_count(older: dict[str, Any]) -> int:
+    listed = len(older.get("s3_state", older).get("processed_s3_files", []))
+    return max(listed, older.get("s3_file_count") or 0)
+
+
+def _batches(files: Sequence[Segment]) -> dict[str, int]:
+    return {"average_batch_size": round(sum(s.rows for s in files) / len(files))} if files else {}

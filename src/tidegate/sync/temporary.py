@@ -1,0 +1,357 @@
+"""The job of a temporary table: what was moved on is proved, then deleted where it came from.
+
+Each step can be the last one before the process dies; running the job again makes it whole:
+
+1. The counts of source, extracted rows and target agree, for every table of the job, under all their leases.
+2. `verified` goes into the history with the segments that were proved. From here on their rows are to go.
+3. Rows are deleted by the key and version that stand in those segments. What was changed or has arrived since
+   is another version or another key, and stays. Deleting again what is gone does nothing.
+4. The mark is reset, which forgets the segments: whatever is left in the table is new to the next run.
+5. Their files are removed from staging, which nothing refers to any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tidegate.config.pipelines import Pipeline
+from tidegate.core import transitions
+from tidegate.core.errors import ConfigError, SourceError, VerificationFailed
+from tidegate.core.receipts import Segment
+from tidegate.core.strategies import NullCursorPolicy, WriteMode
+from tidegate.core.types import Kind
+from tidegate.core.watermark import Event, StreamId
+from tidegate.core.windows import Window
+from tidegate.observe.figures import counted
+from tidegate.sources.erasing import Eraser, Versions, open_eraser, place_of
+from tidegate.staging.layout import SegmentPath, run_of
+from tidegate.state.hold import HeldStream
+from tidegate.sync.evidence import KIND, Evidence, Outstanding, collect, evidence_columns, outstanding
+from tidegate.sync.job import TableJob, describe
+from tidegate.sync.naming import Naming, named_table
+from tidegate.sync.parts import Parts
+from tidegate.sync.streams import JOB, beside
+from tidegate.targets.contract import TargetTable
+
+_WITHOUT_EQUALS = frozenset({Kind.BOOL, Kind.FLOAT32, Kind.FLOAT64, Kind.JSON, Kind.TIME})
+
+_ASKED_AT_ONCE = 100_000
+"""Keys in one question to the target, which are in memory then."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many rows there are of one table, wherever they have been."""
+
+    table: str
+    source: int
+    """At or below the mark."""
+    extracted: int
+    """Different keys in the segments that are loaded."""
+    target: int
+    expected: int
+    """Rows that the target should have of them: every version, where it is appended to."""
+    newer: int = 0
+    """Behind the mark: nobody has counted on them yet, and they stay for the next run."""
+
+    @property
+    def agree(self) -> bool:
+        return self.source == self.extracted and self.target == self.expected
+
+    def to_json(self) -> dict[str, int]:
+        names = ("source", "extracted", "target", "newer")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What became of the rows of one table."""
+
+    table: str
+    verified: int
+    deleted: int
+    """Fewer than were verified: the others have changed meanwhile and stay, or had gone before."""
+    reset: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verified": self.verified, "deleted": self.deleted, "watermark_reset": self.reset}
+
+
+@dataclass(frozen=True)
+class Temporary:
+    """What it takes to prove and empty the temporary tables of a job."""
+
+    pipeline: Pipeline
+    tables: tuple[str, ...]
+    parts: Parts
+    clock: Callable[[], datetime]
+    token: Callable[[], str]
+    batch_size: int
+    eraser: Callable[[], Eraser]
+    place: str
+    """Where the eraser deletes: who has begun there does not go on elsewhere."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this lasts no other job of these tables begins."""
+        with ExitStack() as stack:
+            for stream in sorted(self._streams()):
+                stack.enter_context(self.parts.hold(beside(stream, JOB), self.clock, self.token))
+            yield
+
+    def demand_fit(self) -> None:
+        """Refuse what could never be proved and deleted, before anything is begun."""
+        for stream in self._streams():
+            demand_temporary(describe(self.parts.source(), self._settings(stream), stream))
+
+    def finish(self) -> list[Cleaned]:
+        """Make whole what an earlier run has proved and not finished."""
+        with self._held() as all_held:
+            found = [(held, rows) for held in all_held if (rows := self._outstanding(held)).verified]
+            for held, rows in found:
+                self._demand_place_of(held, rows)
+                self._demand_loaded(held, rows)
+            return [self._clean(held, rows) for held, rows in found]
+
+    def prove_and_clean(self) -> tuple[list[Counts], list[Cleaned]]:
+        """Compare the counts of all tables; only if they all agree, delete what was moved on."""
+        with self._held() as all_held:
+            found = [(held, self._outstanding(held)) for held in all_held]
+            counts = [self._counted(held, rows) for held, rows in found]
+            demand_agreement(counts, self.pipeline.name)
+            for (held, rows), count in zip(found, counts, strict=True):
+                self._demand_same_rows(held, rows, count.source)
+            for (held, rows), count in zip(found, counts, strict=True):
+                self._record(held, "verified", rows.segments, {**count.to_json(), "place": self.place})
+            again = [(held, self._outstanding(held)) for held, rows in found if rows.segments]
+            return counts, [self._clean(held, rows) for held, rows in again]
+
+    # --- Proving ---------------------------------------------------------------
+
+    def _counted(self, held: HeldStream, rows: Outstanding) -> Counts:
+        mark, table = held.watermark, held.stream.name
+        if mark is not None and mark.pending:
+            raise VerificationFailed(
+                f"{counted(len(mark.pending), 'staged file')} not loaded yet",
+                where=str(held.stream),
+                hint="run the job again with --sync-only",
+            )
+        job = self._job(held.stream)
+        position = mark.extracted.position if mark else None
+        newer = self.parts.source().count(job.relation, job.order, Window(position, None))
+        if position is None:
+            return Counts(table, 0, 0, 0, 0, newer)
+        source = self.parts.source().count(job.relation, job.order, Window(None, position))
+        with closing(self._evidence(job, rows, rows.segments)) as evidence:
+            appended = job.target.mode is WriteMode.APPEND
+            expected = evidence.versions if appended else evidence.keys
+            target = self._at_target(job, evidence)
+            return Counts(table, source, evidence.keys, target, expected, newer)
+
+    def _at_target(self, job: TableJob, evidence: Evidence) -> int:
+        """Rows that the target has of these keys, or of these versions where every version is kept."""
+        target, table = self.parts.target(), self._named(job)
+        if not target.exists(table.name):
+            return 0
+        parts = evidence.parts if job.target.mode is WriteMode.APPEND else evidence.key_parts
+        return sum(target.present(table.name, table.key, part) for part in parts(_ASKED_AT_ONCE))
+
+    def _named(self, job: TableJob) -> TargetTable:
+        naming = Naming(self.pipeline.name_rules, job.settings.names, self.parts.store)
+        there = lambda: self.parts.target().columns(job.target.name)  # noqa: E731 - asked if need be
+        return named_table(job.target, naming.names(job.stream, job.schema.names, there))
+
+    def _evidence(self, job: TableJob, rows: Outstanding, segments: Iterable[Segment]) -> Evidence:
+        evidence = Evidence(job.schema.key, job.target.cursor)
+        collect(evidence, segments, rows.schemas, self.parts.staging)
+        return evidence
+
+    def _demand_same_rows(self, held: HeldStream, rows: Outstanding, source: int) -> None:
+        """What deletes has to see every row that was counted, in the version that was synced.
+
+        Otherwise it looks at another database, or at a version in other words, and what it leaves behind
+        would be taken for changed and come again.
+        """
+        if not rows.segments:
+            return
+        job = self._job(held.stream)
+        with closing(self._evidence(job, rows, rows.segments)) as evidence, closing(self.eraser()) as eraser:
+            found = sum(eraser.count(_versions(job), part) for part in evidence.parts(self.batch_size))
+        if found == source:
+            return
+        if not found:
+            raise ConfigError(
+                "the write connection shows none of the rows that were synced, so nothing was deleted",
+                where=f"{held.stream}: job.write_connection",
+                hint="it has to lead to the database that the pipeline's source reads",
+            )
+        raise VerificationFailed(
+            f"of {counted(source, 'row')} that were counted the write connection shows {found:,} as they "
+            "were synced, so nothing was deleted",
+            where=f"{held.stream}: job.write_connection",
+            hint="rows that changed meanwhile agree when the job runs again",
+        )
+
+    def _demand_loaded(self, held: HeldStream, rows: Outstanding) -> None:
+        """Somebody who lets segments load again has found that the target lacks them."""
+        again = rows.verified & {segment.key for segment in held.mark.pending}
+        if again:
+            raise VerificationFailed(
+                f"{counted(len(again), 'file')} whose rows are being deleted wait to be loaded again, so no "
+                "more of them were deleted",
+                where=str(held.stream),
+                hint="load them with `tidegate sync --load-only`, then run the job again",
+            )
+
+    def _demand_place_of(self, held: HeldStream, rows: Outstanding) -> None:
+        """Rows that an earlier run began to delete in one place cannot be found gone in another."""
+        if rows.place != self.place:
+            raise ConfigError(
+                f"an earlier run has begun to delete rows in {rows.place}, which is to be finished there",
+                where=f"{held.stream}: job.write_connection",
+                hint=f"it leads to {self.place} now; put it back until the job has run",
+            )
+
+    # --- Cleaning --------------------------------------------------------------
+
+    def _clean(self, held: HeldStream, rows: Outstanding) -> Cleaned:
+        """Delete what was verified, then forget it. An earlier run may have deleted some of it."""
+        job = self._job(held.stream)
+        versions = _versions(job)
+        with closing(self._evidence(job, rows, rows.doomed)) as evidence, closing(self.eraser()) as eraser:
+            deleted = 0
+            for part in evidence.parts(self.batch_size):
+                held.check()
+                deleted += eraser.erase(versions, part)  # the only line that deletes anything at a source
+            self._demand_gone(eraser, versions, evidence, held)
+            verified = evidence.versions
+        reset = self._forget(held, rows, deleted)
+        self._sweep(rows.doomed, job, held)
+        return Cleaned(held.stream.name, verified, deleted, reset)
+
+    def _demand_gone(self, eraser: Eraser, versions: Versions, evidence: Evidence, held: HeldStream) -> None:
+        left = sum(eraser.count(versions, part) for part in evidence.parts(self.batch_size))
+        if left:
+            raise SourceError(
+                f"{counted(left, 'row')} of those that were deleted are still there",
+                where=str(held.stream),
+                hint="somebody puts them back, or a rule of the database keeps them; run the job again",
+            )
+
+    def _forget(self, held: HeldStream, rows: Outstanding, deleted: int) -> bool:
+        """Reset the mark, unless more was loaded meanwhile that is not proved yet. One commit either way."""
+        mark = held.mark
+        whole = len(rows.doomed) == len(rows.segments) and not mark.pending and mark.open_run is None
+        if not whole:
+            self._record(held, "cleaned", rows.doomed, {"deleted": deleted})
+            return False
+        reason = f"job of {self.pipeline.name}: {counted(deleted, 'temporary row')} deleted"
+        held.commit(*transitions.reset(mark, reason=reason, now=self.clock()))
+        return True
+
+    def _sweep(self, segments: Sequence[Segment], job: TableJob, held: HeldStream) -> None:
+        """Remove files that nothing refers to any more; what is left behind, `staging clean` finds."""
+        held.check()
+        settings, now = job.settings, self.clock()
+        runs = {run for segment in segments if (run := run_of(segment.key))}
+        markers = [SegmentPath(settings.layout, settings.prefix, held.stream, r, now).marker for r in runs]
+        self.parts.staging.delete([*markers, *(segment.key for segment in segments)])
+
+    # --- Under the lease -------------------------------------------------------
+
+    def _record(self, held: HeldStream, act: str, segments: Sequence[Segment], facts: dict[str, Any]) -> None:
+        if not segments:
+            return
+        data = {"act": act, "segments": [segment.key for segment in segments], **facts}
+        held.commit(held.mark, [Event(KIND, self.clock(), None, data)])
+
+    @contextmanager
+    def _held(self) -> Iterator[list[HeldStream]]:
+        with ExitStack() as stack:
+            yield [
+                stack.enter_context(self.parts.hold(stream, self.clock, self.token))
+                for stream in sorted(self._streams())
+            ]
+
+    def _outstanding(self, held: HeldStream) -> Outstanding:
+        return outstanding(self.parts.store.history(held.stream))
+
+    def _job(self, stream: StreamId) -> TableJob:
+        job = describe(self.parts.source(), self._settings(stream), stream)
+        demand_temporary(job)
+        return job
+
+    def _settings(self, stream: StreamId) -> Any:
+        return self.pipeline.settings_for(stream.name)
+
+    def _streams(self) -> list[StreamId]:
+        return [StreamId(self.pipeline.name, table) for table in self.tables]
+
+
+def _versions(job: TableJob) -> Versions:
+    return Versions(job.relation.sql, evidence_columns(job.schema.key, job.target.cursor))
+
+
+def demand_agreement(counts: Sequence[Counts], pipeline: str) -> None:
+    wrong = [count for count in counts if not count.agree]
+    if wrong:
+        words = "; ".join(
+            f"{c.table}: {c.source:,} in the source, {c.extracted:,} extracted, {c.target:,} in the target"
+            + (f" where {c.expected:,} should be" if c.expected != c.extracted else "")
+            for c in wrong
+        )
+        raise VerificationFailed(
+            f"the row counts differ, so nothing was deleted: {words}",
+            where=pipeline,
+            hint="rows that changed meanwhile agree when the job runs again; rows that arrived below the "
+            "mark are read after `tidegate watermark reset`",
+        )
+
+
+def demand_temporary(job: TableJob) -> None:
+    """Refuse a table whose rows could not be told apart by key and version."""
+    settings = job.settings
+    if not settings.incremental or settings.query is not None:
+        raise ConfigError(
+            "a job needs a table that is followed by a timestamp or an id",
+            where=str(job.stream),
+            hint="use cdc_strategy hybrid, timestamp_only or id_only: a table read whole cannot be resumed",
+        )
+    if settings.null_cursor is NullCursorPolicy.INCLUDE:
+        raise ConfigError(
+            "rows without a cursor are followed beside the others, and a job would leave them where they are",
+            where=str(job.stream),
+            hint="use null_cursor error, and fill the column",
+        )
+    columns = (*job.schema.key, *settings.cursor.columns)
+    if not job.schema.key or any(c in settings.masks or c not in job.schema.names for c in columns):
+        raise ConfigError(
+            "a job deletes rows by key and version, so both have to be synced as they are",
+            where=str(job.stream),
+            hint="name the key with `keys:`, and neither leave it out nor mask it, nor the cursor's columns",
+        )
+    for name in columns:
+        if job.schema.column(name).type.kind in _WITHOUT_EQUALS:
+            problem = f"column `{name}` is {job.schema.column(name).native}, by which no row is safely told"
+            raise ConfigError(problem, where=str(job.stream), hint="name another key with `keys:`")
+
+
+def temporary_of(
+    pipeline: Pipeline, parts: Parts, clock: Callable[[], datetime], token: Callable[[], str]
+) -> Temporary:
+    """The temporary tables of a pipeline's job."""
+    writer, job = pipeline.writer, pipeline.demanded_job
+    return Temporary(
+        pipeline,
+        tuple(job.tables or pipeline.tables),
+        parts,
+        clock,
+        token,
+        job.batch_size,
+        lambda: open_eraser(writer),
+        place_of(writer),
+    )

@@ -1,0 +1,64 @@
+"""Setting the `archived` column goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.archive.conftest import Site
+from tidegate.archive.library import Unwatched, open_tools
+from tidegate.archive.marking import Marked, Marking
+
+
+class Impatient(Unwatched):
+    """Wants to stop at the third safe point."""
+
+    points = 0
+
+    def check(self) -> None:
+        self.points += 1
+        if self.points == 3:
+            raise KeyboardInterrupt
+
+
+def _marked(site: Site, watching: Unwatched, batch: int = 1_000) -> Marked:
+    with open_tools(site.config, command="a test") as tools:
+        return Marking(tools, watching, batch).run()
+
+
+def _left(site: Site) -> int:
+    [(count,)] = site.server.execute("SELECT COUNT(*) FROM files WHERE NOT archived")
+    return int(count)
+
+
+def test_what_was_interrupted_goes_on_behind_the_shards_that_are_done(site: Site) -> None:
+    site.configure(packer={"n_bits": 3})
+    site.add(80)
+    site.cycle()
+    with pytest.raises(KeyboardInterrupt):
+        _marked(site, Impatient())
+    left = _left(site)
+    assert 0 < left < 80
+
+    marked = _marked(site, Unwatched())
+
+    assert marked.rows == left
+    assert marked.files < 80
+    assert _left(site) == 0
+
+
+def test_no_statement_sets_more_rows_than_a_batch(site: Site) -> None:
+    site.server.execute("CREATE TABLE statements (changed bigint)")
+    site.server.execute(
+        "CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO statements SELECT count(*) FROM changes; RETURN NULL; END $$"
+    )
+    site.server.execute(
+        "CREATE TRIGGER counting AFTER UPDATE ON files REFERENCING NEW TABLE AS changes "
+        "FOR EACH STATEMENT EXECUTE FUNCTION counted()"
+    )
+    site.add(40)
+    site.cycle()
+    assert site.server.execute("SELECT COUNT(*) FROM statements") == [(0,)]  # nobody else writes it
+    assert _marked(site, Unwatched(), batch=7).rows == 40
+    [(most, total)] = site.server.execute("SELECT max(changed), sum(changed) FROM statements")
+    assert (most, total) == (7, 40)

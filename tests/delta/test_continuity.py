@@ -1,0 +1,162 @@
+"""A plan goes on where the last one ended, in the same tables, or says why it does not."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from tests.delta.conftest import PIPELINE, order
+from tests.delta.test_running import TWO, Gold, gold
+from tidegate.cli.root import tidegate
+
+__all__ = ["gold"]
+
+HISTORY = PIPELINE + "write_mode: history\nfirst_run: full_history\n"
+
+
+def error(gold: Gold) -> str:
+    plan = gold.run()
+    assert plan.status == "FAILED", plan
+    return str(next(item.error_message for item in plan.upstreams if item.error_message))
+
+
+def ids(gold: Gold, table: str = "orders") -> list[Any]:
+    return sorted(row["id"] for row in gold.rows(table, "id"))
+
+
+@pytest.mark.parametrize("lost", ["table", "name"])
+def test_changes_are_not_brought_into_a_table_that_lacks_what_was_before(gold: Gold, lost: str) -> None:
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2)])
+    if lost == "table":
+        shutil.rmtree(gold.root / "gold/orders")
+    else:
+        gold.configure(PIPELINE.replace("keys: [id]", "keys: [id], target_name: renamed"))
+    said = error(gold)
+    assert "the table is not there, and versions up to 0 were brought into it" in said
+    assert "--rebaseline silver.orders" in said
+    gold.plans().prepare(rebaseline=["silver.orders"])
+    gold.completed()
+    assert ids(gold, "orders" if lost == "table" else "renamed") == [1, 2]
+
+
+@pytest.mark.parametrize("first_run", ["full_history", "snapshot"])
+def test_a_state_that_was_lost_does_not_append_what_is_there(gold: Gold, first_run: str) -> None:
+    gold.configure(HISTORY.replace("full_history", first_run))
+    for number in (1, 2):
+        gold.append([order(number)])
+        gold.completed()
+    shutil.rmtree(gold.root / "state")
+    gold.append([order(3)])
+    assert "up to 1 already, by a run that the marks know nothing of" in error(gold)
+    assert ids(gold) == [1, 2]
+    words = ["watermark", "set", "-p", "gold", "-t", "silver.orders", "--id", "1"]
+    done = CliRunner().invoke(tidegate, ["--project", str(gold.root), *words])
+    assert done.exit_code == 0, done.output
+    gold.completed()
+    assert ids(gold) == [1, 2, 3]
+
+
+def test_a_state_of_an_older_day_does_not_append_what_is_there(gold: Gold) -> None:
+    gold.configure(
+        TWO + "transform: copying_gold:build\ntargets: {all: {write_mode: append}}\nfirst_run: full_history\n"
+    )
+    (gold.root / "copying_gold.py").write_text("def build(changes):\n    return {'all': changes['orders']}\n")
+    gold.append([order(1)])
+    gold.completed()
+    shutil.copytree(gold.root / "state", gold.root / "saved")
+    gold.append([order(2)])
+    gold.completed()
+    shutil.rmtree(gold.root / "state")
+    shutil.move(gold.root / "saved", gold.root / "state")
+    gold.append([order(3)])
+    assert "versions of `orders` up to 1 already" in error(gold)
+    assert ids(gold, "all") == [1, 2]
+
+
+def test_what_is_read_again_on_purpose_is_appended_again(gold: Gold) -> None:
+    gold.configure(HISTORY)
+    gold.append([order(1)])
+    gold.completed()
+    gold.plans().prepare(rebaseline=["silver.orders"])
+    gold.completed()
+    gold.plans().move({"silver.orders": None}, reason="once more")
+    gold.completed()
+    assert ids(gold) == [1, 1, 1]
+
+
+def test_a_plan_is_not_read_from_another_table_that_lies_at_its_place(gold: Gold) -> None:
+    for number in range(3):
+        gold.append([order(number)])
+    gold.completed()
+    gold.append([order(3)])
+    gold.plans().prepare()
+    shutil.rmtree(gold.place())
+    for number in range(10, 15):
+        gold.append([order(number)])
+    assert "made anew since it was planned" in error(gold)
+    assert ids(gold) == [0, 1, 2]
+
+
+def test_rows_that_share_a_key_in_different_versions_are_an_error(gold: Gold) -> None:
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2, "one")])
+    gold.append([order(2, "other")])
+    gold.table().delete("state = 'other'")
+    assert error(gold) == "the keys do not tell rows apart: id=2"
+    assert ids(gold) == [1]
+
+
+@pytest.mark.parametrize(("name", "more"), [("_Tidegate_Version", ""), ("_deleted_at", "deletes: soft\n")])
+def test_columns_that_we_tell_changes_by_are_refused_in_an_upstream(gold: Gold, name: str, more: str) -> None:
+    gold.configure(PIPELINE + more)
+    gold.append([{**order(1), name: 1}])
+    assert f"columns of its own that are called {name.casefold()}" in error(gold)
+
+
+def test_rows_are_deleted_softly_even_if_no_commit_says_when(gold: Gold) -> None:
+    gold.configure(PIPELINE + "deletes: soft\n")
+    gold.append([order(1), order(2)], feed=False)
+    gold.completed()
+    gold.table().delete("id = 1")
+    log = gold.place() / "_delta_log" / f"{1:020}.json"
+    lines = [line for line in log.read_text().splitlines() if "commitInfo" not in line]
+    log.write_text("\n".join(lines) + "\n")
+    gold.completed()
+    assert {row["id"]: row["_deleted_at"] is not None for row in gold.rows()} == {1: True, 2: False}
+
+
+def test_an_upstream_that_is_named_no_more_is_told_in_words(gold: Gold) -> None:
+    gold.configure(TWO)
+    for name in ("orders", "customers"):
+        gold.append([order(1)], name)
+    gold.plans().prepare()
+    shutil.rmtree(gold.place("customers"))
+    assert "no upstream of the pipeline any more" in error(gold)
+    assert DeltaTable(gold.root / "gold/orders").to_pyarrow_table().num_rows == 1
+
+
+def test_a_transformation_reads_tables_without_keys_or_feed(gold: Gold) -> None:
+    gold.configure(
+        "pipeline: {name: gold, kind: delta, state: lake, target: lake}\n"
+        "upstreams: {orders: {path: ./silver/orders}}\n"
+        "transform: keyless_gold:build\n"
+    )
+    (gold.root / "keyless_gold.py").write_text(
+        "def build(changes):\n"
+        "    frame = changes['orders']\n"
+        "    return {'all': frame.select('id', frame['_tidegate_change'].alias('what'))}\n"
+    )
+    gold.append([order(1), order(2)], feed=False)
+    gold.completed()
+    gold.table().delete("id = 1")
+    gold.append([order(3)])
+    gold.completed()
+    told = [(row["id"], row["what"]) for row in gold.rows("all")]
+    assert sorted(told) == [(1, "delete"), (1, "insert"), (2, "insert"), (3, "insert")]
