@@ -106,20 +106,20 @@ def _goals(findings: Findings) -> Iterator[str]:
     for server in dict.fromkeys(result.server for result in findings.results):
         ratios = [ratio(findings, server, phase, US, SPARK) for phase in (FIRST, SECOND)]
         if known := [found for found in ratios if found]:
-            yield _goal(
+            yield goal(
                 f"{server}: at least {GOAL_RATIO:g} × Spark JDBC once the session is up: {_worst(known)}",
                 reached=_worst(known).median >= GOAL_RATIO,
             )
     ours = [result for result in (*findings.results, *findings.large) if result.tool == US]
     if ours:
         largest = max(result.rows for result in ours)
-        yield _goal(
+        yield goal(
             f"peak memory below {GOAL_BYTES / MEGA:,.0f} MB up to {largest:,} rows: "
             f"{_peak(ours) / MEGA:,.0f} MB",
             reached=_peak(ours) < GOAL_BYTES,
         )
     for found in findings.idle:
-        yield _goal(
+        yield goal(
             f"nothing new in {found.tables} tables in under {GOAL_IDLE_SECONDS:g} s: {found.seconds:.2f} s",
             reached=found.seconds < GOAL_IDLE_SECONDS,
         )
@@ -129,5 +129,5 @@ def _worst(found: list[Ratio]) -> Ratio:
     return min(found, key=lambda one: one.median)
 
 
-def _goal(words: str, *, reached: bool) -> str:
+def goal(words: str, *, reached: bool) -> str:
     return f"  {'reached' if reached else 'MISSED '}  {words}"
