@@ -43,6 +43,15 @@ def test_a_connect_server_that_does_not_answer_is_an_error_at_once_and_shows_no_
     assert "hunter2" not in str(raised.value)
 
 
+def test_a_connect_server_that_is_gone_between_two_jobs_went_away(nowhere: str, spark: SparkSession) -> None:
+    session = LazySession(SparkSettings(remote=f"sc://{nowhere}"), spark)
+
+    with pytest.raises(ConnectError, match="the Spark Connect server went away") as raised:
+        session.get()
+
+    assert "run it again" in str(raised.value.hint)
+
+
 def test_a_standalone_master_that_does_not_answer_is_an_error_at_once(nowhere: str) -> None:
     # In a process of its own: here another test may have a session, which would be used.
     asking = (

@@ -67,13 +67,23 @@ def is_open(session: SparkSession | ConnectSession) -> bool:
 
 
 def gone(error: BaseException) -> ConnectError | None:
-    """What there is to say if `error` tells of a server that went away amid a job; None if it does not."""
-    if "StatusCode.UNAVAILABLE" not in str(error):
-        return None
+    """What there is to say if `error` tells of a server that went away amid a run; None if it does not."""
+    return _went_away() if "StatusCode.UNAVAILABLE" in str(error) else None
+
+
+def _went_away() -> ConnectError:
     return ConnectError(
         "the Spark Connect server went away",
         hint="once it is back, run it again: it goes on from the last proved chunk",
     )
+
+
+def demand_still_there(address: str) -> None:
+    """Raise `ConnectError` if nothing answers any more where a session was begun."""
+    try:
+        demand_server(address)
+    except ConnectError as error:
+        raise _went_away() from error
 
 
 def demand_server(address: str) -> None:

@@ -18,7 +18,7 @@ from tidegate.core.errors import ConnectError, UsageError
 from tidegate.core.secrecy import hidden, names_a_secret
 from tidegate.spark.parcel import parcel
 from tidegate.spark.reaching import demand_reachable
-from tidegate.spark.remote import connect, demand_server, is_open
+from tidegate.spark.remote import connect, demand_still_there, is_open
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,8 +67,11 @@ class LazySession:
     def _forgotten(self, session: SparkSession) -> bool:
         if self.settings.remote is None:
             return False
-        demand_server(self.settings.remote)
-        return not is_open(session)
+        demand_still_there(self.settings.remote)  # a session would ask a server that is gone for a minute
+        if is_open(session):
+            return False
+        demand_still_there(self.settings.remote)
+        return True
 
     def stop(self) -> None:
         if self._session is not None:
