@@ -15,10 +15,12 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +39,8 @@ _COMPLAINT_SECONDS = 0.5
 _PORT_ATTEMPTS = 5
 _READY = "tidegate: forwarding"
 
-_WATCHED = '"$@" </dev/null & ssh=$!; exec >/dev/null 2>&1; cat; kill "$ssh"'
-"""Ends ssh when our end of the pipe closes, however we end. Silent itself, so that only ssh is heard."""
+_WATCHED = '"$@" </dev/null & ssh=$!; exec >/dev/null 2>&1; cat; kill "$ssh"; wait "$ssh"'
+"""Ends ssh when our end of the pipe closes, however we end, and then itself. Silent: only ssh is heard."""
 
 _log = logging.getLogger(__name__)
 
@@ -335,7 +337,8 @@ def _end(ssh: subprocess.Popen[str]) -> None:
     try:
         ssh.wait(timeout=5)
     except subprocess.TimeoutExpired:
-        ssh.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(ssh.pid, signal.SIGKILL)  # ssh itself, and who watches over it
         ssh.wait()
 
 
