@@ -7,7 +7,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,8 @@ from tidegate.testing.redshift.server import Backend
 
 _USER = "redshift"
 _PATIENCE_SECONDS = 60.0
+_SOCKET = 5432
+"""What the socket in the folder is called after."""
 
 
 @contextmanager
@@ -48,13 +49,13 @@ def own_postgres(password: str | None = None) -> Iterator[Backend]:
         file.unlink()
         if made.returncode:
             raise ConfigError(f"initdb failed: {made.stderr.strip()}", hint="name a server with --postgres")
-        port = _free_port()
-        settings = [f"--port={port}", "--listen_addresses=127.0.0.1", f"--unix_socket_directories={folder}"]
+        # No network: a port that is free now may be somebody else's by the time the server takes it.
+        settings = [f"--port={_SOCKET}", "--listen_addresses=", f"--unix_socket_directories={folder}"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
         command = [server, "-D", str(folder / "data"), *settings, "--fsync=off"]
         with subprocess.Popen(command, start_new_session=True, **quiet, **identity) as process:
             try:
-                backend = Backend("127.0.0.1", port, _USER, secret)
+                backend = Backend(str(folder), _SOCKET, _USER, secret)
                 _wait_for(backend, process)
                 yield backend
             finally:
@@ -86,12 +87,6 @@ def _identity(folder: Path) -> dict[str, Any]:
         owner = pwd.getpwnam("nobody")
     os.chown(folder, owner.pw_uid, owner.pw_gid)
     return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(backend: Backend, process: subprocess.Popen[bytes]) -> None:
