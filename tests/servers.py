@@ -43,6 +43,8 @@ USER = "tide"
 START_TIMEOUT = 180.0
 FOLDER_PREFIX = "tidegate-server-"
 _TIDYING_SECONDS = 2.0
+_PATIENCE = 120
+"""Seconds within which a server answers also where the machine does something else for a while."""
 
 Kind = Literal["mysql", "postgresql"]
 Row = tuple[Any, ...]
@@ -130,7 +132,7 @@ class Server:
                     database=self.database,
                     charset="utf8mb4",
                     autocommit=autocommit,
-                    connect_timeout=10,
+                    connect_timeout=_PATIENCE,
                 )
             case "postgresql":
                 return psycopg.connect(
@@ -140,7 +142,7 @@ class Server:
                     password=self.password,
                     dbname=self.database,
                     autocommit=autocommit,
-                    connect_timeout=10,
+                    connect_timeout=_PATIENCE,
                 )
             case _:
                 assert_never(self.kind)
@@ -341,7 +343,7 @@ def postgres_standby(primary: Server) -> Iterator[Server]:
             yield ready
 
 
-def wait_until_replayed(primary: Server, standby: Server, timeout: float = 30.0) -> None:
+def wait_until_replayed(primary: Server, standby: Server, timeout: float = _PATIENCE) -> None:
     """Return once `standby` shows everything that `primary` has committed so far."""
     (position,) = primary.execute("SELECT pg_current_wal_insert_lsn()::text")[0]
     watch = standby.using("postgres")  # the database in question may be among what is still to come
@@ -542,7 +544,7 @@ def bastion() -> Iterator[Bastion]:
         Path("/run/sshd").mkdir(exist_ok=True)  # it insists, and only its service would make it
     with _folder() as home:
         host_key, user_key = new_ssh_key(home.path / "host"), new_ssh_key(home.path / "user")
-        port = _free_port()
+        port = free_port()
         home.write(
             "sshd_config",
             f"ListenAddress {HOST}:{port}\nHostKey {host_key}\nPidFile none\nUsePAM no\nStrictModes no\n"
@@ -600,10 +602,10 @@ def _drop_mysql(server: Server, name: str) -> None:
     for (session,) in sessions():
         with contextlib.suppress(pymysql.err.OperationalError):  # it may have ended by itself
             server.execute(f"KILL CONNECTION {session}")
-    _wait_until(lambda: not sessions(), 10.0, f"the sessions of {name} to end")
+    _wait_until(lambda: not sessions(), _PATIENCE, f"the sessions of {name} to end")
     for *_, branch in server.execute("XA RECOVER FORMAT='SQL'"):
         server.execute(f"XA ROLLBACK {branch}")
-    server.execute(f"SET STATEMENT lock_wait_timeout=20 FOR DROP DATABASE {name}")
+    server.execute(f"SET STATEMENT lock_wait_timeout={_PATIENCE} FOR DROP DATABASE {name}")
 
 
 def _drop_postgresql(server: Server, database: Server) -> None:
@@ -774,7 +776,7 @@ def _running(
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Started]:
     """Start on a free port, wait for the first answer; at the end stop abruptly, the data is thrown away."""
-    port = _free_port()
+    port = free_port()
     process = home.start(command(port), stop, env or {})
     try:
         ready = server(port, process.pid)
@@ -796,18 +798,38 @@ def _answers(server: Answering, process: subprocess.Popen[bytes], home: _Home) -
 
 
 def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=10):
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=_PATIENCE):
         return True
     return False
 
 
-def _free_port() -> int:
-    """A port below those the kernel gives to outgoing connections, so that none of them takes it first."""
+def free_port() -> int:
+    """A port for this process alone, below those the kernel gives to outgoing connections.
+
+    A server takes it only a while later, and other processes look for ports meanwhile: so it is claimed, by a
+    name that the kernel gives to one process at a time and frees when that one ends.
+    """
+    chance = random.SystemRandom()  # the usual one may have been seeded, in every process alike
     while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port
+        port = chance.randrange(20_000, 32_000)
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0tidegate-tests-port-{port}")
+            with socket.socket() as probe:
+                probe.bind((HOST, port))
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()
+        return port
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody can while the block runs."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        yield int(taken.getsockname()[1])
 
 
 def _wait_until(condition: Callable[[], bool], timeout: float, what: str) -> None:

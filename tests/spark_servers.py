@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.delta_jars import delta_conf
-from tests.servers import HOST, START_TIMEOUT, _folder, _free_port, _Home, _listens, _running, _wait_until
+from tests.servers import HOST, START_TIMEOUT, _folder, _Home, _listens, _running, _wait_until, free_port
 
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _WORKERS = 2
@@ -64,7 +64,7 @@ class _Starting:
 def standalone() -> Iterator[SparkServer]:
     """A standalone master and two workers, with room for several applications of two small executors."""
     with _folder() as home, ExitStack() as running:
-        python, pages = bare_python(home.path / "python"), _free_port()
+        python, pages = bare_python(home.path / "python"), free_port()
         environ = {**_environ(python), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _QUICK}
 
         def master(port: int) -> list[str]:
@@ -107,7 +107,7 @@ class _Worker:
     def command(self, port: int) -> list[str]:
         work = self.home.path / f"worker-{self.number}"
         size = ["--cores", "8", "--memory", "8g", "--work-dir", str(work)]
-        address = ["--host", HOST, "--port", str(port), "--webui-port", str(_free_port())]
+        address = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
         return [
             _spark("spark-class"), "org.apache.spark.deploy.worker.Worker", *size, *address, self.master
         ]  # fmt: skip
@@ -118,7 +118,7 @@ class _Worker:
 
 def _alive_workers(page: str) -> int:
     try:
-        with urllib.request.urlopen(f"{page}/json/", timeout=10) as answer:
+        with urllib.request.urlopen(f"{page}/json/", timeout=60) as answer:
             return int(json.load(answer)["aliveworkers"])
     except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError):  # it has not quite started
         return 0
@@ -168,7 +168,7 @@ def watched(folder: Path) -> dict[str, str]:
     events.mkdir()
     return {
         "spark.ui.enabled": "true",
-        "spark.ui.port": str(_free_port()),
+        "spark.ui.port": str(free_port()),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": events.as_uri(),
         "spark.eventLog.compress": "false",

@@ -227,14 +227,15 @@ def test_no_server_outlives_its_session(ending: str, folders_remain: bool, tmp_p
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
+    assert (tmp_path / "started").exists(), session.stdout + session.stderr
     lines = (tmp_path / "started").read_text().splitlines()
     started = [(int(pid), Path(folder)) for pid, folder in (line.split(maxsplit=1) for line in lines)]
     assert len(started) == 5, session.stdout
     for pid, folder in started:
-        assert ended_within(10.0, pid), session.stdout
+        assert ended_within(120.0, pid), session.stdout
         assert folder.exists() == folders_remain
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -243,10 +244,10 @@ def ended_within(seconds: float, pid: int) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
             return True
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+        if state == "Z":
             return True  # ended; whoever adopted it has yet to collect it
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)

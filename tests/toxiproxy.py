@@ -52,7 +52,7 @@ class Toxiproxy:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             text = answer.read()
         found: dict[str, Any] = json.loads(text) if text else {}
         return found

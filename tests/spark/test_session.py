@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.config.conftest import CONNECTIONS
+from tests.servers import closed_port
 from tests.test_documents import blocks
 from tidegate.config.project import Project
 from tidegate.core.errors import ConnectError
@@ -26,11 +27,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def nowhere() -> str:
+def nowhere() -> Iterator[str]:
     """An address at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    with closed_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 def test_a_connect_server_that_does_not_answer_is_an_error_at_once_and_shows_no_token(nowhere: str) -> None:
@@ -59,7 +59,7 @@ def test_a_standalone_master_that_does_not_answer_is_an_error_at_once(nowhere: s
         f"LazySession(SparkSettings(master='spark://{nowhere}')).get()"
     )
     asked = subprocess.run(
-        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=600
     )
 
     assert f"ConnectError: {nowhere}: the standalone Spark master does not answer" in asked.stderr
@@ -88,7 +88,7 @@ def test_workers_find_all_imported_outside_the_garbage_and_memory_to_use_again()
         "session.stop()"
     )
     asked = subprocess.run(
-        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", asking], check=False, capture_output=True, text=True, timeout=600
     )
 
     assert asked.stdout.strip() == "[True, True, True]", asked.stderr

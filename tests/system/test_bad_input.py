@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.servers import closed_port
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID
 from tidegate.core.errors import DamagedRecord
@@ -34,12 +33,6 @@ def _error(result: SyncResult) -> str:
     return str(table.error)
 
 
-def _unused_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("source", ["mariadb", "postgres"])
 def test_a_wrong_password_is_said_in_words_without_the_password(build: Build, source: str) -> None:
     place = build(f"{source}-duckdb")
@@ -57,13 +50,14 @@ def test_a_wrong_password_is_said_in_words_without_the_password(build: Build, so
 @pytest.mark.parametrize("source", ["mariadb", "postgres"])
 def test_an_unreachable_host_is_said_in_words(build: Build, source: str) -> None:
     place = build(f"{source}-duckdb")
-    place.shop.config["port"] = _unused_port()
-    place.configure(retries={"max": 0})
+    with closed_port() as port:
+        place.shop.config["port"] = port
+        place.configure(retries={"max": 0})
 
-    result = place.sync()
+        result = place.sync()
 
     assert result.exit_code == 5
-    assert str(place.shop.config["port"]) in _error(result)
+    assert str(port) in _error(result)
 
 
 @pytest.mark.parametrize(

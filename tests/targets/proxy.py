@@ -63,7 +63,7 @@ class Proxy:
 
     def _wait_for_end(self, server: socket.socket) -> None:
         server.shutdown(socket.SHUT_WR)  # the server finishes what it was told, then hangs up
-        server.settimeout(10)
+        server.settimeout(120)
         with suppress(OSError):
             while server.recv(65536):
                 pass
