@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import servers, spark_servers
 from tests.authority import Authority
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 # or its handlers can end the child before that has become the JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-settings.register_profile("tidegate", deadline=None)  # a busy machine is not a failure
+# A busy machine is not a failure, and what fails is shown so that it can be repeated.
+_QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# The same code gets the same answer every time; `--hypothesis-profile wide` looks where nobody has looked.
+settings.register_profile("tidegate", _QUIET, derandomize=True)
+settings.register_profile("wide", _QUIET, max_examples=1000)
 settings.load_profile("tidegate")
 
 

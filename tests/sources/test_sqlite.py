@@ -280,7 +280,7 @@ def mirror(run: Run, path: Path, source: SqlSource) -> Iterator[tuple[Any, SqlSo
         yield connection, source
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(pair=VALUES)
 def test_what_is_written_as_a_literal_comes_back_as_it_was(
     pair: tuple[str, Value], mirror: tuple[sqlite3.Connection, SqlSource]

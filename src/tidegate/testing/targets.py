@@ -803,7 +803,11 @@ class TargetContract:
     @settings(
         max_examples=20,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+            HealthCheck.too_slow,
+        ],
     )
     def test_the_newest_version_wins_in_any_order(
         self, target: Target, stage: Stage, runs: list[list[Version]], seed: int
