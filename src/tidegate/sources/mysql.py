@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import UTC
 from decimal import Decimal
 from functools import cached_property
@@ -28,7 +28,7 @@ from tidegate.sources.discovery import TableName
 from tidegate.sources.mysql_guard import fragile, guard
 from tidegate.sources.mysql_replica import Replicated, why_not_all_writes_are_here
 from tidegate.sources.mysql_session import Session, connect, errors, literal, lost, quote, run
-from tidegate.sources.mysql_types import WHOLE_CHARSETS, data_type
+from tidegate.sources.mysql_types import data_type, partial_charset
 from tidegate.sources.mysql_unfinished import Rows, Unfinished, whole_moment
 from tidegate.sources.mysql_watch import MySQLWatch
 from tidegate.sources.sql import both
@@ -39,6 +39,9 @@ _SYSTEM_SCHEMAS = "('information_schema', 'mysql', 'performance_schema', 'sys')"
 _SEEN_ENGINES = frozenset({"innodb", "myisam", "aria", "memory", "archive", "csv", "blackhole", "merge"})
 """Engines whose transactions InnoDB lists, or which have none."""
 _BINARY_CHARSET = 63
+_FIRST_OF_UNICODE = 2048
+"""From here on MariaDB's collations are those that all character sets of Unicode share; it lists them without
+a number."""
 _BY_NUMBER = ("enum", "set")
 """They are sorted by number, and compared by number only if one asks for it."""
 
@@ -148,10 +151,24 @@ class MySQL:
         return found
 
     def select_schema(self, select: str) -> Schema:
-        with errors(self.login), self._open().cursor() as cursor:
+        """In a session that wants nothing converted: any other would be told of its own character set."""
+        with errors(self.login), closing(connect(self.login)) as session, session.cursor() as cursor:
+            cursor.execute("SET SESSION character_set_results = NULL")
             cursor.execute(f"SELECT * FROM {select} LIMIT 0")
             fields = cursor._result.fields  # type: ignore[attr-defined]  # noqa: SLF001 - tells sign and charset
-            return Schema(tuple(_described(field) for field in fields))
+            return Schema(tuple(_described(field, self._charset(field.charsetnr)) for field in fields))
+
+    def _charset(self, collation: int) -> str:
+        """The character set of a result, if bytes in it may be no character."""
+        return "" if collation >= _FIRST_OF_UNICODE else partial_charset(self._charsets.get(collation, "?"))
+
+    @cached_property
+    def _charsets(self) -> dict[int, str]:
+        """By the numbers of their collations."""
+        rows = self.rows(
+            "SELECT id, character_set_name FROM information_schema.collations WHERE id IS NOT NULL"
+        )
+        return {int(number): str(charset) for number, charset in rows}
 
     def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
         looked_up = self.table_schemas([table for table, schema in tables.items() if schema is None])
@@ -307,7 +324,8 @@ def _spelled(name: str, found: Iterable[str]) -> str | None:
 def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:
     name, type_name, native, nullable, precision, scale, digits, length, charset, _ = row
     if f"json_valid({quote(str(name))})" in json_checks:
-        return Column(str(name), DataType(Kind.JSON), nullable == "YES", "json")
+        kind = DataType(Kind.JSON)
+        return Column(str(name), kind, nullable == "YES", "json", charset=partial_charset(charset))
     declared = Declared(
         name=str(type_name).lower(),
         unsigned="unsigned" in str(native).lower() or "zerofill" in str(native).lower(),
@@ -316,8 +334,8 @@ def _column(row: tuple[Any, ...], json_checks: frozenset[str]) -> Column:
         digits=_number(digits),
         length=_number(length),
     )
-    partial = charset if charset and charset not in WHOLE_CHARSETS else ""
-    return Column(str(name), data_type(declared), nullable == "YES", str(native), charset=str(partial))
+    kind, partial = data_type(declared), partial_charset(charset)
+    return Column(str(name), kind, nullable == "YES", str(native), charset=partial)
 
 
 def _number(text: Any) -> int | None:
@@ -347,7 +365,7 @@ _RESULT_TYPES = {
 _MOST_SECOND_DIGITS = 6
 
 
-def _described(field: Any) -> Column:
+def _described(field: Any, charset: str) -> Column:
     """A column of a result, from what the server says about it."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     declared = Declared(
@@ -359,7 +377,8 @@ def _described(field: Any) -> Column:
     )
     sized = f"({declared.precision},{declared.scale})" if declared.name == "decimal" else ""
     native = f"{declared.name}{sized}{' unsigned' if unsigned else ''}"
-    return Column(field.name, data_type(declared), nullable=not field.flags & FLAG.NOT_NULL, native=native)
+    nullable = not field.flags & FLAG.NOT_NULL
+    return Column(field.name, data_type(declared), nullable=nullable, native=native, charset=charset)
 
 
 def _type_name(field: Any) -> str:

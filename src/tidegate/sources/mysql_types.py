@@ -36,6 +36,11 @@ def data_type(declared: Declared) -> DataType:
     return mappings.data_type("mysql", whole)
 
 
+def partial_charset(charset: str | None) -> str:
+    """A column's character set, if bytes in it may be no character; else nothing."""
+    return charset if charset and charset not in WHOLE_CHARSETS else ""
+
+
 def unmapped(name: str) -> str:
     """The condition that a text holds what its character set has no character for.
 

@@ -167,7 +167,7 @@ class MySQLWire:
     def convert(self, read: Read, column: Column) -> Convert | None:
         del read
         match column.type.kind:
-            case Kind.TEXT if column.charset:
+            case Kind.TEXT | Kind.JSON if column.charset:
                 return _signed
             case Kind.TEXT | Kind.JSON | Kind.UUID | Kind.BYTES:
                 return None

@@ -17,7 +17,7 @@ from tests.sources.readers.reading import login, run, whole
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import LossyValue
 from tidegate.core.lossy import LossyPolicy, OnLossy, fit
-from tidegate.sources.contract import Read, Reader, Source
+from tidegate.sources.contract import Read, Reader, Relation, Source
 from tidegate.sources.opening import open_source
 from tidegate.sources.readers.mysql import MySQLReader
 from tidegate.sources.readers.postgresql import PostgreSQLReader
@@ -44,20 +44,20 @@ INSERT INTO x VALUES
 
 
 def arrived(
-    source: Source, reader: Reader, policy: OnLossy, kind: str
+    source: Source, reader: Reader, policy: OnLossy, kind: str, relation: Relation | None = None
 ) -> tuple[dict[str, list[Any]], Counter[str]]:
     """The columns as text, in the order of the ids, and what was counted."""
-    read = decided(source, policy, kind)
+    read = decided(source, policy, kind, relation)
     lost: Counter[str] = Counter()
     batches = list(reader.read(read, batch_rows=2, lost=lost))
     for batch in batches:
         assert batch.schema.equals(arrow_schema(read.columns))
     rows = sorted((row for batch in batches for row in _texts(batch)), key=lambda row: int(row["id"] or 0))
-    return {name: [row[name] for row in rows] for name in source.table("x").schema.names}, lost
+    return {column.name: [row[column.name] for row in rows] for column in read.columns}, lost
 
 
-def decided(source: Source, policy: OnLossy, kind: str) -> Read:
-    read = whole(source.table("x"))
+def decided(source: Source, policy: OnLossy, kind: str, relation: Relation | None = None) -> Read:
+    read = whole(relation or source.table("x"))
     found = fit(read.columns, LossyPolicy(kind, "duckdb", policy), needed={"id"})
     return replace(read, columns=found.columns, nulled=found.nulled, as_written=found.as_written)
 
@@ -245,10 +245,9 @@ CHARSETS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
-def test_bytes_that_are_no_character_of_mysql_are_decided_on(
-    mariadb_database: Server, mariadb_source: Source, number: int
-) -> None:
+@pytest.fixture
+def charsets(mariadb_database: Server) -> Server:
+    """A table `x` with right bytes in its first row and, where there are any, wrong ones in its second."""
     columns = ", ".join(f"{name} varchar(9) CHARACTER SET {name}" for name in CHARSETS)
     wrong, right = (
         ", ".join(f"X'{pair[n]}'" if pair[n] else "NULL" for pair in CHARSETS.values()) for n in (0, 1)
@@ -258,18 +257,63 @@ def test_bytes_that_are_no_character_of_mysql_are_decided_on(
         f"CREATE TABLE x (id int PRIMARY KEY, {columns})",
         f"INSERT INTO x VALUES (1, {right}), (2, {wrong})",
     )
-    reader = mysql_readers(mariadb_database)[number]
+    return mariadb_database
+
+
+@pytest.mark.parametrize("query", [None, "SELECT * FROM x"], ids=["table", "query"])
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_bytes_that_are_no_character_of_mysql_are_decided_on(
+    charsets: Server, mariadb_source: Source, number: int, query: str | None
+) -> None:
+    relation = mariadb_source.query("q", query) if query else mariadb_source.table("x")
+    reader = mysql_readers(charsets)[number]
     broken = [name for name, (unmapped, _) in CHARSETS.items() if unmapped]
 
-    found, lost = arrived(mariadb_source, reader, OnLossy.NULL, "mysql")
+    found, lost = arrived(mariadb_source, reader, OnLossy.NULL, "mysql", relation)
 
-    [told] = mariadb_database.execute(f"SELECT {', '.join(CHARSETS)} FROM x WHERE id = 1")
+    [told] = charsets.execute(f"SELECT {', '.join(CHARSETS)} FROM x WHERE id = 1")
     assert [found[name] for name in CHARSETS] == [[text, None] for text in told]
     assert lost == dict.fromkeys(broken, 1)
     for name in broken:
-        read = decided(mariadb_source, OnLossy.ERROR, "mysql")
+        read = decided(mariadb_source, OnLossy.ERROR, "mysql", relation)
         kept = tuple(column for column in read.columns if column.name in ("id", name))
         with pytest.raises(
             LossyValue, match=rf"column `{name}` holds .* where id = 2, which text cannot hold"
         ):
             list(reader.read(replace(read, columns=kept), batch_rows=10))
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_what_a_query_makes_of_such_bytes_is_decided_on(
+    charsets: Server, mariadb_source: Source, number: int
+) -> None:
+    made = {
+        "joined": "CONCAT(cp1251, '!')",
+        "lower": "LOWER(cp1257)",
+        "all": "GROUP_CONCAT(gbk)",
+        "unicode": "CONVERT(cp1251 USING utf8mb4) COLLATE utf8mb4_uca1400_ai_ci",
+    }
+    columns = ", ".join(f"{sql} AS `{name}`" for name, sql in made.items())
+    relation = mariadb_source.query("q", f"SELECT id, {columns} FROM x WHERE id = 2 GROUP BY id")
+
+    found, lost = arrived(mariadb_source, mysql_readers(charsets)[number], OnLossy.NULL, "mysql", relation)
+
+    assert [found[name] for name in made] == [[None], [None], [None], ["?"]]  # the last is the query's own
+    assert lost == {"joined": 1, "lower": 1, "all": 1}
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_json_in_a_character_set_of_its_own_is_decided_on(
+    mariadb_database: Server, mariadb_source: Source, number: int
+) -> None:
+    run(
+        mariadb_database,
+        "CREATE TABLE x (id int PRIMARY KEY, j text CHARACTER SET cp1251 CHECK (json_valid(j)))",
+        "SET check_constraint_checks = 0",
+        """INSERT INTO x VALUES (1, '{"a": "я?"}'), (2, X'229822')""",
+    )
+
+    found, lost = arrived(mariadb_source, mysql_readers(mariadb_database)[number], OnLossy.NULL, "mysql")
+
+    assert found["j"] == ['{"a": "я?"}', None]
+    assert lost == {"j": 1}
