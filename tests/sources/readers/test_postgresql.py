@@ -231,6 +231,46 @@ def test_zeros_are_zeros(postgres_database: Server, source: Source, reader: Read
     assert read_all(reader, read).column("c").to_pylist() == [0, 0, 1, None]
 
 
+def test_nan_is_told_from_zero_whatever_was_read_before(postgres_database: Server, source: Source) -> None:
+    run(
+        postgres_database,
+        "CREATE TABLE x (id int PRIMARY KEY, a numeric(5,2), b numeric(5,2))",
+        "INSERT INTO x VALUES (1, 1, 1), (2, 0, 1), (3, 'NaN', 1), (4, 0, 'NaN'), (5, 0, NULL), (6, NULL, 0)",
+    )
+    with PostgreSQLReader(login(postgres_database)).kept() as kept:
+
+        def read(number: int) -> dict[str, Any]:
+            [row] = read_all(kept, whole(source.table("x"), f"id = {number}")).to_pylist()
+            return row
+
+        def refused(number: int) -> str:
+            with pytest.raises(LossyValue) as error:
+                read(number)
+            return error.value.message
+
+        assert read(1) == {"id": 1, "a": 1, "b": 1}
+        assert "column `a` holds NaN where id = 3" in refused(3)
+        assert read(2) == {"id": 2, "a": 0, "b": 1}
+        assert "column `a` holds NaN where id = 3" in refused(3)
+        assert "column `b` holds NaN where id = 4" in refused(4)
+        assert read(5) == {"id": 5, "a": 0, "b": None}
+        assert read(6) == {"id": 6, "a": None, "b": 0}
+        assert "column `b` holds NaN where id = 4" in refused(4)
+
+
+def test_nan_that_is_corrected_while_it_is_read_does_not_become_zero(
+    postgres_database: Server, source: Source
+) -> None:
+    table_of(postgres_database, "numeric(12,2)", "1", "'NaN'")
+    batches = PostgreSQLReader(login(postgres_database)).read(whole(source.table("x")), batch_rows=10)
+
+    next(batches)
+    run(postgres_database, "UPDATE x SET c = 0 WHERE c = 'NaN'")
+
+    with pytest.raises(LossyValue, match="column `c` holds NaN where id = 2"):
+        list(batches)
+
+
 @pytest.mark.parametrize(
     ("was", "literal", "becomes"),
     [

@@ -177,6 +177,7 @@ class _Connection:
         self._duckdb: DuckDBPyConnection | None = None
         self._longest: float | None = None
         """Bytes of a row, in the batch that had most."""
+        self._zeros: set[tuple[str, str]] = set()
 
     def read(
         self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
@@ -206,7 +207,7 @@ class _Connection:
         chosen = nulled.projected(_projections(read.columns), _as_declared)
         schema = arrow_schema(read.columns)
         rows = _rows_at_once(read.columns, batch_rows, self._longest)
-        nan = _NaN(read, chosen)
+        nan = _NaN(read, chosen, self._zeros)
         session = _begin(self._attached(), self._login, read, self._name)
         select = f"SELECT {nan.flag}{nulled.flags}{exact.select(read, chosen)}"
         with closing(session.stream(select, rows)) as batches:
@@ -214,6 +215,8 @@ class _Connection:
                 self._longest = max(self._longest or 0, raw.nbytes / max(1, raw.num_rows))
                 rest = nulled.counted(nan.checked(raw, session))
                 yield from exact.exact(rest, chosen, schema, read)
+                nan.see(rest)
+        nan.settle(session)
 
     def _attached(self) -> DuckDBPyConnection:
         if self._duckdb is None:
@@ -246,46 +249,79 @@ def _rows_at_once(columns: tuple[Column, ...], wanted: int, longest: float | Non
 
 
 class _NaN:
-    """Tells NaN from the zero that the scanner makes of it in a decimal, by a flag beside the row."""
+    """Tells NaN from the zero that the scanner makes of it in a decimal.
 
-    def __init__(self, read: Read, chosen: tuple[Projection, ...]) -> None:
+    Where zeros have been seen, by a flag beside the row. Where none have, the server is spared that work, and
+    asked at the end if one has arrived after all: in the same snapshot, and before the read is complete.
+    """
+
+    def __init__(self, read: Read, chosen: tuple[Projection, ...], zeros: set[tuple[str, str]]) -> None:
         self._read = read
-        self._columns = [
-            projection.column
-            for projection in chosen
+        self._zeros = zeros
+        """Columns in which zeros have been seen, by what they were read from."""
+        numbers = {
+            projection.column: number
+            for number, projection in enumerate(chosen)
             if projection.column.type.kind is Kind.DECIMAL and projection.sql == quote(projection.column.name)
-        ]
-        self._conditions = [_is_nan(quote(column.name)) for column in self._columns]
+        }
+        self._flagged = [column for column in numbers if (read.relation, column.name) in zeros]
+        self._bare = {column: number for column, number in numbers.items() if column not in self._flagged}
+        self._doubtful: list[Column] = []
 
     @property
     def flag(self) -> str:
-        return f"{' OR '.join(self._conditions)} AS nan, " if self._columns else ""
+        return f"{_any_nan(self._flagged)} AS nan, " if self._flagged else ""
 
     def checked(self, raw: pa.RecordBatch, session: _Session) -> pa.RecordBatch:
         """The batch without its flag, if it was never raised."""
-        if not self._columns:
+        if not self._flagged:
             return raw
         if pc.any(raw.column(0)).as_py():
-            raise self._named(session)
+            self._refuse(self._flagged, session)
         return raw.select(range(1, raw.num_columns))
 
-    def _named(self, session: _Session) -> TidegateError:
-        """Which column of which row it is, in the same snapshot."""
-        shown = [f"{quote(name)}::text" for name in self._read.positions]
-        selected = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate([*self._conditions, *shown]))
-        [row] = session.rows(
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Look for zeros in columns that are read without a flag."""
+        found = [column for column, number in self._bare.items() if _has_zero(batch.column(number))]
+        for column in found:
+            del self._bare[column]
+        self._doubtful += found
+
+    def settle(self, session: _Session) -> None:
+        """After the last row: were all zeros zeros?"""
+        if self._doubtful:
+            self._refuse(self._doubtful, session)
+            self._zeros.update((self._read.relation, column.name) for column in self._doubtful)
+
+    def _refuse(self, columns: list[Column], session: _Session) -> None:
+        """Raise if there is a NaN, and say in which column of which row."""
+        shown = [
+            *(_is_nan(column) for column in columns),
+            *(f"{quote(n)}::text" for n in self._read.positions),
+        ]
+        selected = ", ".join(f"{sql} AS c{number}" for number, sql in enumerate(shown))
+        found = session.rows(
             f"SELECT {selected} FROM {self._read.relation} "
-            f"WHERE {self._read.condition} AND ({' OR '.join(self._conditions)}) LIMIT 1"
+            f"WHERE {self._read.condition} AND ({_any_nan(columns)}) LIMIT 1"
         )
-        column = self._columns[row.index(True)]
-        named = exact.named_row(zip(self._read.positions, row[len(self._columns) :], strict=True))
-        return exact.lossy(self._read, column, "NaN", named)
+        for row in found:
+            named = exact.named_row(zip(self._read.positions, row[len(columns) :], strict=True))
+            raise exact.lossy(self._read, columns[row.index(True)], "NaN", named)
 
 
-def _is_nan(name: str) -> str:
+def _any_nan(columns: list[Column]) -> str:
+    return " OR ".join(map(_is_nan, columns))
+
+
+def _is_nan(column: Column) -> str:
     """To compare numbers takes the server as long as to send them, so few of them are: like zero, NaN has no
     digits, and nothing that has several is as short."""
+    name = quote(column.name)
     return f"pg_column_size({name}) <= {_LONGEST_NAN} AND {name} = 'NaN'"
+
+
+def _has_zero(decimals: pa.Array) -> bool:
+    return bool(pc.any(pc.equal(decimals, pa.scalar(0, decimals.type))).as_py())
 
 
 @dataclass(frozen=True)
