@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
+import zstandard
 
 from tidegate.archive.layout import Codec
 
@@ -16,16 +17,43 @@ _PIECE = 1 << 20
 _WORTH = 0.95
 
 
-@cache
-def codec_of(level: int) -> pa.Codec:
-    return pa.Codec("zstd", compression_level=level)
+class _Contexts(threading.local):
+    """What zstd needs to work with, made once: making it costs as much as decoding a small file.
+
+    No two threads may use one of them at a time.
+    """
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_contexts = _Contexts()
+
+
+def frame_of(data: bytes, level: int) -> bytes:
+    """One frame of zstd. The same bytes in give the same bytes out, with one release of zstd."""
+    compressor = _contexts.compressors.get(level)
+    if compressor is None:
+        compressor = _contexts.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return compressor.compress(data)
+
+
+def content_of(frame: bytes, size: int) -> bytes:
+    """What a frame holds, which is so many bytes. Raises `OSError` where it does not."""
+    try:
+        if zstandard.frame_content_size(frame) != size:  # or else it would say how much memory to take
+            raise OSError(f"it does not hold the {size} bytes it should hold")
+        return _contexts.decompressor.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from error
 
 
 def compressed(data: bytes, level: int) -> tuple[Codec, bytes]:
-    """What to store for `data`. The same bytes in give the same bytes out, with one release of zstd."""
+    """What to store for `data`."""
     if not data:
         return Codec.STORED, data
-    smaller = codec_of(level).compress(data, asbytes=True)
+    smaller = frame_of(data, level)
     return (Codec.ZSTD, smaller) if len(smaller) <= len(data) * _WORTH else (Codec.STORED, data)
 
 
@@ -38,13 +66,10 @@ class Compressor:
 
     def __init__(self, first: bytes, level: int) -> None:
         self.codec, _ = compressed(first, level)
-        self._zstd = codec_of(level)
+        self._level = level
 
     def stored(self, piece: bytes) -> bytes:
-        if self.codec is Codec.STORED:
-            return piece
-        frame: bytes = self._zstd.compress(piece, asbytes=True)
-        return frame
+        return piece if self.codec is Codec.STORED else frame_of(piece, self._level)
 
 
 def decompressed(codec: Codec, data: bytes, size: int) -> bytes:
@@ -52,10 +77,7 @@ def decompressed(codec: Codec, data: bytes, size: int) -> bytes:
 
     Raises `OSError` where that is not what was once compressed.
     """
-    if codec is Codec.STORED:
-        return data
-    whole: bytes = codec_of(1).decompress(data, decompressed_size=size, asbytes=True)
-    return whole
+    return data if codec is Codec.STORED else content_of(data, size)
 
 
 def pieces(codec: Codec, source: Any, size: int) -> Iterator[bytes]:

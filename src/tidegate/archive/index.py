@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.archive.listing import overlapping, parquet_file
+from tidegate.archive import columns
+from tidegate.archive.listing import SortedFile, parquet_file
 from tidegate.archive.naming import fingerprint
 from tidegate.archive.place import ArchivePlace, Listed
 from tidegate.archive.records import WindowFolder, windows
@@ -50,14 +51,14 @@ class Index:
     """Footers are kept, so that many questions cost one look at them."""
 
     place: ArchivePlace
-    _files: list[pq.ParquetFile] | None = field(default=None, repr=False)
+    _files: list[SortedFile] | None = field(default=None, repr=False)
 
     def shards(self, fingerprints: Collection[int], span: tuple[int, int]) -> dict[int, set[str]]:
         """For each of these fingerprints that is known, the shards that hold it."""
         found: dict[int, set[str]] = defaultdict(set)
         if not fingerprints:
             return found
-        wanted = pa.array(sorted(fingerprints), pa.uint64())
+        wanted = columns.unsigned(sorted(fingerprints))
         ends = wanted[0].as_py(), wanted[-1].as_py()
         narrow = max(span[0], ends[0]), min(span[1], ends[1])
         for mark, shard in self._search(wanted, narrow):
@@ -73,18 +74,18 @@ class Index:
 
     def _matches(self, wanted: pa.Array, span: tuple[int, int]) -> list[Pair]:
         with _intact(self.place):
-            groups = [(file, group) for file in self._open() for group in overlapping(file.metadata, span)]
-            return [pair for file, group in groups for pair in _matching(file, group, wanted)]
+            groups = [(file, group) for file in self._open() for group in file.groups(span)]
+            return [pair for file, group in groups for pair in _matching(file.parquet, group, wanted)]
 
     @property
     def empty(self) -> bool:
         with _intact(self.place):
             return not self._open()
 
-    def _open(self) -> list[pq.ParquetFile]:
+    def _open(self) -> list[SortedFile]:
         if self._files is None:
             sources = (self.place.open(listed.key) for listed in index_files(self.place))
-            self._files = [parquet_file(source) for source in sources if source is not None]
+            self._files = [SortedFile(source) for source in sources if source is not None]
         return self._files
 
 
@@ -137,11 +138,11 @@ def _members(place: ArchivePlace, key: str) -> pa.RecordBatch:
     if source is None:
         raise DamagedShard("the shard is gone", where=place.where(key), hint="run it again")
     marks = [fingerprint(uid) for uid in Shard(source).index().column("uid").to_pylist()]
-    return _batch(marks, pa.repeat(pa.scalar(key, pa.string()), len(marks)))
+    return _batch(marks, [key] * len(marks))
 
 
-def _batch(marks: list[int], shards: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(marks, pa.uint64()), shards], schema=ENTRIES)
+def _batch(marks: Sequence[int], shards: Sequence[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns.unsigned(marks), columns.texts(shards)], schema=ENTRIES)
 
 
 def merge_if_many(place: ArchivePlace, name: str) -> bool:
@@ -161,8 +162,8 @@ def _once(pairs: Iterator[Pair]) -> Iterator[pa.RecordBatch]:
     """Pairs that follow each other, each of them once."""
     rows = (pair for pair, _ in groupby(pairs))
     while some := list(islice(rows, GROUP_ROWS)):
-        marks, shards = (list(column) for column in zip(*some, strict=True))
-        yield _batch(marks, pa.array(shards, pa.string()))
+        marks, shards = zip(*some, strict=True)
+        yield _batch(marks, shards)
 
 
 def _pairs(place: ArchivePlace, key: str) -> Iterator[Pair]:
@@ -191,7 +192,7 @@ def _write(file: BinaryIO, batches: Iterable[pa.RecordBatch]) -> None:
 
 def _grouped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Tables that are row groups: all of one size but the last."""
-    waiting = ENTRIES.empty_table()
+    waiting = pa.Table.from_batches([], ENTRIES)
     for batch in batches:
         waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch])])
         while waiting.num_rows >= GROUP_ROWS:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import heapq
 import io
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidegate.archive import columns
 from tidegate.archive.config import Database
 from tidegate.archive.entries import Origin
 from tidegate.archive.naming import FINGERPRINT_BITS, fingerprint, part_name, part_of
@@ -41,14 +44,15 @@ RUN_ROWS = 100_000
 MOST_RUNS = 64
 """Sorted files that are left as they are."""
 GROUP_ROWS = 2_048
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOWHERE = b""
+"""Instead of a location that is missing: a path that nobody can have, and that sorts before all others."""
 
 ROWS = pa.schema(
     [
         pa.field("fingerprint", pa.uint64(), nullable=False),
         pa.field("uid", pa.string(), nullable=False),
-        pa.field("created_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("location", pa.binary()),
+        pa.field("created_at", columns.MOMENT, nullable=False),
+        pa.field("location", pa.binary(), nullable=False),
     ]
 )
 
@@ -331,21 +335,69 @@ def _packed(folder: WindowFolder) -> dict[str, int]:
 
 
 def _batch(page: Sequence[Row], marks: list[int]) -> pa.RecordBatch:
-    columns = [
-        marks,
-        [row.uid for row in page],
-        [row.created_at for row in page],
-        [row.location for row in page],
+    arrays = [
+        columns.unsigned(marks),
+        columns.texts(row.uid for row in page),
+        columns.moments(row.created_at for row in page),
+        columns.blobs([row.location or _NOWHERE for row in page]),
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, ROWS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
 
-def rows_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]) -> Iterator[tuple[int, Row]]:
-    """The rows of a part with their fingerprints, in order. At most a few thousand of a file in memory."""
-    runs = [_run(place, key, span) for key in listing.files]
-    for mark, uid, created_at, location in heapq.merge(*runs):
-        yield mark, Row(uid, created_at, location or None)
+# --- Read again ---------------------------------------------------------------------------------------
+
+
+class FrozenRows:
+    """The rows of a frozen listing, for one part after the other: files stay open meanwhile."""
+
+    def __init__(self, place: ArchivePlace, listing: Listing) -> None:
+        self._runs = [_Run(place, key) for key in listing.files]
+
+    def __enter__(self) -> FrozenRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self._runs:
+            run.close()
+
+    def of(self, span: tuple[int, int]) -> Iterator[tuple[int, Row]]:
+        """The rows of a part, in the order of their fingerprints. A few thousand of a file are in memory."""
+        for mark, uid, created_at, location in heapq.merge(*(run.rows(span) for run in self._runs)):
+            yield mark, Row(uid, created_at, location or None)
+
+
+class _Run:
+    """One file of a listing. The row group that was read last is kept: the next part begins in it."""
+
+    def __init__(self, place: ArchivePlace, key: str) -> None:
+        self._place = place
+        self._key = key
+        self._file: SortedFile | None = None
+        self._group = -1
+        self._marks: list[int] = []
+        self._rows: list[tuple[int, str, datetime, bytes]] = []
+
+    def rows(self, span: tuple[int, int]) -> Iterator[tuple[int, str, datetime, bytes]]:
+        if self._file is None:
+            self._file = _opened(self._place, self._key)
+        for group in self._file.groups(span):
+            self._read(self._file, group)
+            begin, end = bisect_left(self._marks, span[0]), bisect_right(self._marks, span[1])
+            yield from islice(self._rows, begin, end)
+
+    def _read(self, file: SortedFile, group: int) -> None:
+        if group == self._group:
+            return
+        table = file.parquet.read_row_group(group, columns=ROWS.names, use_threads=False)
+        marks, uids, moments, locations = (column.combine_chunks() for column in table.columns)
+        self._marks = marks.to_pylist()
+        read = self._marks, uids.to_pylist(), columns.datetimes(moments), locations.to_pylist()
+        self._rows = list(zip(*read, strict=True))
+        self._group = group
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def fingerprints_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]) -> list[int]:
@@ -353,50 +405,50 @@ def fingerprints_of(place: ArchivePlace, listing: Listing, span: tuple[int, int]
     return [mark for batch in batches for mark in batch.column(0).to_pylist()]
 
 
-def _run(place: ArchivePlace, key: str, span: tuple[int, int]) -> Iterator[tuple[int, str, datetime, bytes]]:
-    for batch in _batches(place, key, span, ROWS.names):
-        marks, uids, moments, locations = batch.columns
-        columns = marks.to_pylist(), uids.to_pylist(), _moments(moments)
-        # No location sorts before every location, as an empty path that nobody can have.
-        yield from zip(*columns, [place or b"" for place in locations.to_pylist()], strict=True)
-
-
-def _moments(column: pa.Array) -> list[datetime]:
-    """What `to_pylist` would give, in an eighth of the time."""
-    return [_EPOCH + timedelta(microseconds=number) for number in column.cast(pa.int64()).to_pylist()]
-
-
 def _batches(
-    place: ArchivePlace, key: str, span: tuple[int, int], columns: list[str]
+    place: ArchivePlace, key: str, span: tuple[int, int], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
+    with closing(_opened(place, key)) as file:
+        yield from file.within(span, names)
+
+
+def _opened(place: ArchivePlace, key: str) -> SortedFile:
     source = place.open(key)
     if source is None:
         raise ArchiveError("a file of the frozen listing is gone", where=place.where(key))
-    with closing(parquet_file(source)) as file:
-        yield from within(file, span, columns)
+    return SortedFile(source)
 
 
-def within(file: pq.ParquetFile, span: tuple[int, int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that is sorted by fingerprint, between two fingerprints."""
-    import pyarrow.compute as pc
+class SortedFile:
+    """A Parquet file that is sorted by its first column, the fingerprint."""
 
-    low, high = (pa.scalar(end, pa.uint64()) for end in span)
-    for group in overlapping(file.metadata, span):
-        for batch in file.iter_batches(GROUP_ROWS, row_groups=[group], columns=columns, use_threads=False):
-            marks = batch.column("fingerprint")
-            inside = pc.and_(pc.greater_equal(marks, low), pc.less_equal(marks, high))
-            yield batch.filter(inside)
+    def __init__(self, source: Bytes) -> None:
+        self.parquet = parquet_file(source)
+        metadata = self.parquet.metadata
+        ends = [metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)]
+        self._lows = [end.min for end in ends]
+        self._highs = [end.max for end in ends]
 
+    def groups(self, span: tuple[int, int]) -> range:
+        """The row groups that can hold a fingerprint of the span."""
+        low, high = span
+        return range(bisect_left(self._highs, low), bisect_right(self._lows, high))
 
-def overlapping(metadata: Any, span: tuple[int, int]) -> list[int]:
-    """The row groups that can hold a fingerprint of the span."""
-    low, high = span
-    found = []
-    for group in range(metadata.num_row_groups):
-        ends = metadata.row_group(group).column(0).statistics
-        if ends is None or (ends.min <= high and ends.max >= low):
-            found.append(group)
-    return found
+    def within(self, span: tuple[int, int], names: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rows between two fingerprints, in batches of moderate size."""
+        import pyarrow.compute as pc
+
+        low, high = columns.unsigned(span)
+        for group in self.groups(span):
+            batches = self.parquet.iter_batches(
+                GROUP_ROWS, row_groups=[group], columns=names, use_threads=False
+            )
+            for batch in batches:
+                marks = batch.column("fingerprint")
+                yield batch.filter(pc.and_(pc.greater_equal(marks, low), pc.less_equal(marks, high)))
+
+    def close(self) -> None:
+        self.parquet.close()
 
 
 def parquet_file(source: Bytes) -> pq.ParquetFile:

@@ -23,7 +23,7 @@ from tidegate.archive.config import OnProblem
 from tidegate.archive.files import Files, OpenFile, Unpackable
 from tidegate.archive.index import Index
 from tidegate.archive.keeping import MOST, Keeping
-from tidegate.archive.listing import Row, fingerprints_of, rows_of
+from tidegate.archive.listing import FrozenRows, Row, fingerprints_of
 from tidegate.archive.naming import shard_key, span_of
 from tidegate.archive.place import ArchivePlace, FileBytes, problems
 from tidegate.archive.records import Listing, PartReceipt, Problem, ProblemKind, ShardRecord, WindowFolder
@@ -64,10 +64,11 @@ def pack(work: Packing, parts: Iterable[str]) -> Iterator[tuple[str, PartReceipt
 
     While one is on its way to its place, the next is packed.
     """
-    with Keeping() as keeping:
+    with Keeping() as keeping, FrozenRows(work.place, work.listing) as rows:
+        around = _Around(rows, Index(work.place), keeping)
         on_the_way: deque[tuple[str, Future[PartReceipt | None]]] = deque()
         for part in parts:
-            on_the_way.append((part, _packed(work, part, keeping)))
+            on_the_way.append((part, _packed(work, part, around)))
             while len(on_the_way) > MOST or (on_the_way and on_the_way[0][1].done()):
                 yield _arrived(on_the_way)
         while on_the_way:
@@ -81,13 +82,22 @@ def _arrived(
     return part, receipt.result()
 
 
-def _packed(work: Packing, part: str, keeping: Keeping) -> Future[PartReceipt | None]:
+@dataclass(frozen=True)
+class _Around:
+    """What parts that are packed one after the other share."""
+
+    rows: FrozenRows
+    index: Index
+    keeping: Keeping
+
+
+def _packed(work: Packing, part: str, around: _Around) -> Future[PartReceipt | None]:
     done = work.folder.receipt(part)
     if done is not None:
         return _known(done)
     # Whatever a file's own troubles are is said otherwise: here it is the archive that fails.
     with problems(work.place.where("_tidegate")), _cycles_left_alone(), ExitStack() as stack:
-        return _Part(work, part, keeping, stack).pack()
+        return _Part(work, part, around, stack).pack()
 
 
 def _known(receipt: PartReceipt | None) -> Future[PartReceipt | None]:
@@ -109,14 +119,14 @@ def _cycles_left_alone() -> Iterator[None]:
 
 
 class _Part:
-    def __init__(self, work: Packing, part: str, keeping: Keeping, stack: ExitStack) -> None:
+    def __init__(self, work: Packing, part: str, around: _Around, stack: ExitStack) -> None:
         self._work = work
         self._part = part
-        self._keeping = keeping
+        self._keeping = around.keeping
         span = span_of(int(part, 16), work.n_bits)
-        self._rows = rows_of(work.place, work.listing, span)
-        self._known = Known(work.place, partial(fingerprints_of, work.place, work.listing, span), span)
-        self._output = _Output(work, part, keeping, stack)
+        self._rows = around.rows.of(span)
+        self._known = Known(around.index, partial(fingerprints_of, work.place, work.listing, span), span)
+        self._output = _Output(work, part, around.keeping, stack)
         self._problems: list[Problem] = []
         self._stopped = False
         self._last: tuple[str, bytes] | None = None
@@ -229,16 +239,16 @@ def _sum_of(file: OpenFile) -> bytes:
 class Known:
     """What earlier windows have packed of a part."""
 
-    def __init__(
-        self, place: ArchivePlace, fingerprints: Callable[[], list[int]], span: tuple[int, int]
-    ) -> None:
-        index = Index(place)
+    def __init__(self, index: Index, fingerprints: Callable[[], list[int]], span: tuple[int, int]) -> None:
+        place = index.place
         self._shards = {} if index.empty else index.shards(fingerprints(), span)
         self._entries = lru_cache(maxsize=4)(lambda key: _entries(place, key))
 
     def entry(self, mark: int, uid: str) -> Entry | None:
         """The file that lies in a shard under this uid."""
-        for shard in sorted(self._shards.get(mark, ())):
+        if mark not in self._shards:
+            return None
+        for shard in sorted(self._shards[mark]):
             found = self._entries(shard).get(uid)
             if found is not None:
                 return found

@@ -11,9 +11,7 @@ import hashlib
 import io
 from typing import Any, BinaryIO, NamedTuple
 
-import pyarrow as pa
-
-from tidegate.archive.compressing import codec_of
+from tidegate.archive.compressing import content_of
 from tidegate.core.errors import DamagedShard
 
 _AT_ONCE = 256 << 10
@@ -28,10 +26,12 @@ class Point(NamedTuple):
 
 
 class ProvenFile:
-    """A file that is appended to, a megabyte at a time, and summed up as it was read back."""
+    """A file that is appended to, many small pieces at a time, and summed up as it was read back."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        file.flush()
+        # A buffer of this process would only copy what is gathered here, and could answer for the system.
+        self._file: Any = getattr(file, "raw", file)
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._settled = 0
@@ -76,42 +76,30 @@ class ProvenFile:
             raise DamagedShard("the file is not as long as what was written", hint=_HINT)
         if not self._in_order:
             self._file.seek(0)
-            self._digest = hashlib.file_digest(self._file, "sha256")  # type: ignore[arg-type]
+            self._digest = hashlib.file_digest(self._file, "sha256")
         return self._digest.hexdigest()
 
     def _write(self, offset: int, data: bytes) -> None:
         self._file.seek(offset)
-        self._file.write(data)
-        self._file.flush()  # so that reading asks the system, and not a buffer of this process
+        written = self._file.write(data)
+        while written < len(data):
+            written += self._file.write(data[written:])
         self._file.seek(offset)
-        if self._file.read(len(data)) != data:
+        if self._read(len(data)) != data:
             raise DamagedShard("what was read back is not what was written", hint=_HINT)
 
+    def _read(self, length: int) -> bytes:
+        found: bytes = self._file.read(length)
+        while len(found) < length and (more := self._file.read(length - len(found))):
+            found += more
+        return found
 
-class ProvenFrames:
-    """Frames that are decoded again, many in one call: the call itself costs as much as a small file."""
 
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
-        self._contents: list[bytes] = []
-        self._bytes = 0
-
-    def add(self, frame: bytes, content: bytes) -> None:
-        self._frames.append(frame)
-        self._contents.append(content)
-        self._bytes += len(content)
-        if self._bytes >= _AT_ONCE:
-            self.settle()
-
-    def settle(self) -> None:
-        """Decode what waits, and prove it."""
-        frames, contents, size = b"".join(self._frames), b"".join(self._contents), self._bytes
-        self._frames, self._contents, self._bytes = [], [], 0
-        if not frames:
-            return
-        try:
-            decoded = codec_of(1).decompress(frames, decompressed_size=size)
-        except OSError as error:
-            raise DamagedShard(f"what was compressed cannot be decoded: {error}", hint=_HINT) from error
-        if not decoded.equals(pa.py_buffer(contents)):
-            raise DamagedShard("what was compressed does not decode to what it was", hint=_HINT)
+def prove_frame(frame: bytes, content: bytes) -> None:
+    """Decode a frame, and see that it is what it was made of."""
+    try:
+        decoded = content_of(frame, len(content))
+    except OSError as error:
+        raise DamagedShard(f"what was compressed cannot be decoded: {error}", hint=_HINT) from error
+    if decoded != content:
+        raise DamagedShard("what was compressed does not decode to what it was", hint=_HINT)

@@ -14,7 +14,8 @@ from typing import Any
 from tidegate.archive import listing as listings
 from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.files import Unpackable
-from tidegate.archive.listing import Row, fingerprints_of, rows_of
+from tidegate.archive.index import Index
+from tidegate.archive.listing import FrozenRows, Row, fingerprints_of
 from tidegate.archive.naming import span_of
 from tidegate.archive.opening import first_mark
 from tidegate.archive.packing import Known
@@ -151,9 +152,11 @@ def late_files(tools: Tools) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="tidegate-late-") as scratch:
         beside = LocalPlace(Path(scratch))
         listing = listings.freeze(tools.table, window, WindowFolder(beside, "late"), n_bits, "late")
-        for part in listing.parts:
-            span = span_of(int(part, 16), n_bits)
-            known = Known(tools.place, partial(fingerprints_of, beside, listing, span), span)
-            for fingerprint, row in rows_of(beside, listing, span):
-                if not known.has(fingerprint, row, uids_repeat=not tools.table.uid_is_key):
-                    yield row
+        index = Index(tools.place)
+        with FrozenRows(beside, listing) as rows:
+            for part in listing.parts:
+                span = span_of(int(part, 16), n_bits)
+                known = Known(index, partial(fingerprints_of, beside, listing, span), span)
+                for fingerprint, row in rows.of(span):
+                    if not known.has(fingerprint, row, uids_repeat=not tools.table.uid_is_key):
+                        yield row

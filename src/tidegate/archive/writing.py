@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from tidegate.archive import layout
 from tidegate.archive.compressing import Compressor, compressed
-from tidegate.archive.entries import CODECS, INDEX, INDEX_GROUP, Origin
+from tidegate.archive.entries import CODECS, INDEX, INDEX_GROUP, Origin, index_rows
 from tidegate.archive.layout import Codec, Fence, Guide, Member
 from tidegate.archive.naming import INDEX_MEMBER, fingerprint, member_name
-from tidegate.archive.proving import ProvenFile, ProvenFrames
+from tidegate.archive.proving import ProvenFile, prove_frame
 
 SMALLEST_BLOCK = 256 << 10
 _BLOCKS = 1_400
@@ -53,7 +53,6 @@ class ShardWriter:
 
     def __init__(self, file: BinaryIO, *, max_bytes: int, level: int) -> None:
         self._file = ProvenFile(file)
-        self._frames = ProvenFrames()
         self._level = level
         self._block = max(SMALLEST_BLOCK, -(-max_bytes // _BLOCKS))
         self._fences: list[Fence] = []
@@ -61,8 +60,10 @@ class ShardWriter:
         self._last = -1
         self._offset = 0
         self._rows: list[tuple[Any, ...]] = []
-        """Of the index."""
-        self._crcs: list[int] = []
+        """Of the index, as long as they are few."""
+        self._gathered: list[pa.RecordBatch] = []
+        self._listed: list[bytes] = []
+        """The members as ZIP's directory lists them."""
 
     @property
     def length(self) -> int:
@@ -71,7 +72,7 @@ class ShardWriter:
 
     @property
     def entries(self) -> int:
-        return len(self._crcs)
+        return len(self._listed)
 
     def add(self, origin: Origin, packed: Packed) -> None:
         codec, content, sha256, data = packed
@@ -80,7 +81,7 @@ class ShardWriter:
         header = layout.local_header(member)
         self._fence(origin.uid, len(header) + len(data))
         if codec is Codec.ZSTD:
-            self._frames.add(data, content)
+            prove_frame(data, content)
         self._file.append(header)
         self._file.append(data)
         self._entered(origin, member, len(header))
@@ -108,7 +109,7 @@ class ShardWriter:
         for piece in _chained(first, remaining):
             data = compressor.stored(piece)
             if codec is Codec.ZSTD:
-                self._frames.add(data, piece)
+                prove_frame(data, piece)
             self._file.append(data)
             digest.update(piece)
             size, stored, crc32 = size + len(piece), stored + len(data), zlib.crc32(data, crc32)
@@ -134,13 +135,21 @@ class ShardWriter:
         codec = CODECS[member.codec]
         row = (member.name, self._offset, member.stored, member.size, codec, member.sha256)
         self._rows.append((origin.uid, *row, origin.created_at, origin.location))
-        self._crcs.append(member.crc32)
+        if len(self._rows) == INDEX_GROUP:
+            self._gather()
+        self._listed.append(layout.directory_record(member.name, member.stored, member.crc32, self._offset))
         self._offset += header + member.stored
+
+    def _gather(self) -> None:
+        """Rows as a batch take a tenth of the memory."""
+        if self._rows:
+            self._gathered.append(index_rows(self._rows))
+            self._rows = []
 
     def finish(self) -> Written:
         """Write the index, the directory and the end."""
-        columns = dict(zip(INDEX.names, zip(*self._rows, strict=True), strict=False))
-        rows = pa.table({name: columns.get(name, ()) for name in INDEX.names}, schema=INDEX)
+        self._gather()
+        rows = pa.Table.from_batches(self._gathered, INDEX)
         index = _parquet(rows)
         index_header = layout.index_header(index)
         directory = self._directory(index)
@@ -151,16 +160,13 @@ class ShardWriter:
         guide = Guide(
             self.entries, self._offset, len(index), hashlib.sha256(tail).digest(), tuple(self._fences)
         )
-        self._frames.settle()
         self._file.append(tail)
         self._file.append(guide.comment())
         return Written(self._file.sha256(), len(tail) + self._offset + comment, rows)
 
     def _directory(self, index: bytes) -> bytes:
-        rows = zip(self._rows, self._crcs, strict=True)
-        members = [layout.directory_record(row[1], row[3], crc32, row[2]) for row, crc32 in rows]
         last = layout.directory_record(INDEX_MEMBER, len(index), zlib.crc32(index), self._offset)
-        return b"".join([*members, last])
+        return b"".join([*self._listed, last])
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
