@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.config.connection_models import SQLiteSource
-from tidegate.sources.erasing import Versions, open_eraser
+from tidegate.sources.erasing import Rows, Versions, open_eraser
 
 WRITTEN = (
     "2025-01-01 12:30:00",
@@ -29,7 +29,7 @@ def test_a_timestamp_of_sqlite_is_found_in_any_form(tmp_path: Path, written: str
         shop.executemany("INSERT INTO orders VALUES (?, ?)", [(1, written), (2, "2025-01-01 12:30:01")])
     orders = Versions('"orders"', ("id", "at"))
     with closing(open_eraser(SQLiteSource(type="sqlite", path=path))) as eraser:
-        rows = [(1, MOMENT), (2, MOMENT)]
+        rows: Rows = dict.fromkeys([(1, MOMENT), (2, MOMENT)])
         assert eraser.count(orders, rows) == 1
         assert eraser.erase(orders, rows) == 1
         assert eraser.erase(orders, rows) == 0

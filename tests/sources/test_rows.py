@@ -110,7 +110,7 @@ POSTGRES: list[tuple[str, str, Any]] = [
     ("double precision", "'-infinity'", -math.inf),
     ("boolean", "true", True),
     ("text", "E'it''s \\\\ 😀'", "it's \\ 😀"),
-    ("char(5)", "'ab'", "ab   "),
+    ("char(5)", "'ab'", "ab"),
     ("bytea", "'\\x00ff27'", b"\0\xff'"),
     ("date", "'0001-01-01'", date(1, 1, 1)),
     ("time", "'23:59:59.000001'", time(23, 59, 59, 1)),
@@ -147,7 +147,6 @@ def test_every_type_of_postgresql_is_read_exactly(postgres_database: Server, ope
     [
         ("timestamp", "infinity"),
         ("date", "-infinity"),
-        ("date", "0044-03-15 BC"),
         ("numeric(9,2)", "NaN"),
         ("time", "24:00:00"),
     ],

@@ -31,6 +31,7 @@ from tidegate.sync.streams import JOB
 
 ROUTES = ["mariadb-duckdb", "postgres-postgres"]
 FURTHER = ["mariadb-redshift", "postgres-delta", "sqlite-duckdb"]
+BY_ID = {"cdc_strategy": "id_only", "cdc_timestamp_column": None, "cdc_id_column": "id"}
 LATER = LONG_AGO + timedelta(days=1)
 
 
@@ -421,6 +422,7 @@ def test_rows_that_were_begun_to_be_deleted_are_not_looked_for_elsewhere(one: Pl
         ({"cdc_strategy": "full_sync"}, "followed by a timestamp or an id"),
         ({"null_cursor": "include"}, "followed beside the others"),
         ({"write_mode": "append", "columns": {"mask": {"id": "hash"}}}, "by key and version"),
+        ({**BY_ID, "write_mode": "append"}, "would leave out the newer one"),
     ],
 )
 def test_what_could_not_be_resumed_or_deleted_is_refused_before_it_begins(
@@ -429,3 +431,49 @@ def test_what_could_not_be_resumed_or_deleted_is_refused_before_it_begins(
     configure(one, table)
     with pytest.raises(ConfigError, match=words):
         job(one)
+
+
+@pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-postgres", "sqlite-delta"])
+def test_a_row_changed_under_its_id_survives_and_is_merged_next_time(
+    request: pytest.FixtureRequest, route: str
+) -> None:
+    """No column says so, and the mark is behind it."""
+    place = far(request, route)
+    configure(place, BY_ID)
+
+    def meddle() -> None:
+        place.shop.execute("UPDATE orders SET customer = 'changed' WHERE id IN (3, 29)")
+        place.shop.execute("UPDATE orders SET note = '' WHERE id = 4")
+
+    result = job(place, around=lambda eraser: Meddling(eraser, meddle))
+    assert (result.cleaned[0].verified, result.cleaned[0].deleted, result.cleaned[0].reset) == (30, 27, True)
+    assert ids(place) == [3, 4, 29]
+
+    assert job(place).cleaned[0].deleted == 3
+    assert (ids(place), arrived(place)) == ([], list(range(1, 31)))
+    told = {row[0]: row[1::2] for row in place.warehouse.rows()}
+    assert (told[3][0], told[4][1], told[29][0]) == ("changed", "", "changed")
+
+
+def test_rows_changed_under_their_ids_come_again_whatever_came_between_two_halves(one: Place) -> None:
+    """The first half cannot wait for what is not proved: the changed row would never come again."""
+    configure(one, BY_ID)
+    one.synced()
+    assert victim(one.folder, STEPS["after it is written down that the counts agree"]) == -signal.SIGKILL
+    one.shop.execute("UPDATE orders SET customer = 'changed' WHERE id = 3")
+    one.shop.insert(5, first=100)
+    one.synced()
+    result = job(one)
+    assert (result.finished_first[0].deleted, result.finished_first[0].reset) == (29, True)
+    assert result.cleaned[0].deleted == 6
+    assert (ids(one), arrived(one)) == ([], [*range(1, 31), *range(100, 105)])
+    assert [row[1] for row in one.warehouse.rows() if row[0] == 3] == ["changed"]
+    assert staged(one) == []
+
+
+def test_where_rows_cannot_be_locked_a_job_by_id_is_refused(one: Place) -> None:
+    configure(one, BY_ID)
+    one.shop.execute("ALTER TABLE orders ENGINE=MyISAM")
+    with pytest.raises(ConfigError, match="engine MyISAM locks no rows"):
+        job(one)
+    assert (len(ids(one)), staged(one)) == (30, [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,13 +26,12 @@ from tidegate.reach.login import Login
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.readers import exact
 from tidegate.sources.values import (
-    date_of,
     days_of,
     decimal_of,
-    instant_of,
+    era_days_of,
+    era_microseconds_of,
     microseconds_of,
     time_of,
-    timestamp_of,
 )
 
 if TYPE_CHECKING:
@@ -66,22 +65,33 @@ class RowReader:
     def read(
         self, read: Read, *, batch_rows: int, lost: Counter[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(read.columns)
-        converters = [self.wire.convert(read, column) for column in read.columns]
-        selected = ", ".join(self.wire.expression(column) for column in read.columns)
-        sql = f"SELECT {selected} FROM {read.relation} WHERE {read.condition}"
-        counted: Counter[str] = Counter() if lost is None else lost
-        for rows in self.wire.batches(read, sql, batch_rows):
-            columns = zip(read.columns, converters, zip(*rows, strict=True), strict=True)
-            arrays = [
-                _array(_Batch(read, rows, counted, self.wire.writes_anything), column, convert, values)
-                for column, convert, values in columns
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        rows = self.wire.batches(read, selection(self.wire, read), batch_rows)
+        yield from arranged(self.wire, read, rows, Counter() if lost is None else lost)
 
     def kept(self) -> AbstractContextManager[Reader]:
         """Each read connects by itself: next to turning rows into columns that takes no time."""
         return nullcontext(self)
+
+
+def selection(wire: Wire, read: Read) -> str:
+    """The statement that selects what is to be read, so that nothing is lost on the way."""
+    selected = ", ".join(wire.expression(column) for column in read.columns)
+    return f"SELECT {selected} FROM {read.relation} WHERE {read.condition}"
+
+
+def arranged(
+    wire: Wire, read: Read, arriving: Iterable[Sequence[Row]], lost: Counter[str]
+) -> Iterator[pa.RecordBatch]:
+    """What has been selected, as columns of the declared types."""
+    schema = arrow_schema(read.columns)
+    converters = [wire.convert(read, column) for column in read.columns]
+    for rows in arriving:
+        columns = zip(read.columns, converters, zip(*rows, strict=True), strict=True)
+        arrays = [
+            _array(_Batch(read, rows, lost, wire.writes_anything), column, convert, values)
+            for column, convert, values in columns
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 _UNFIT = (ValueError, TypeError, ArithmeticError, pa.ArrowException)
@@ -221,7 +231,8 @@ def _abandon(session: Session, cursor: Any) -> None:
 _AS_TEXT = frozenset(
     {Kind.TEXT, Kind.JSON, Kind.UUID, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.INSTANT, Kind.DECIMAL}
 )
-_TEXT_ALREADY = ("text", "character", "varchar", "bpchar", "char")
+_TEXT_ALREADY = ("text", "character varying")
+"""The blanks that fill up a `character(n)` are not part of its text."""
 
 
 @dataclass(frozen=True)
@@ -242,10 +253,10 @@ class PostgreSQLWire:
         del read
         converters: dict[Kind, Convert] = {
             Kind.DECIMAL: Decimal,
-            Kind.DATE: date_of,
+            Kind.DATE: era_days_of,
             Kind.TIME: time_of,
-            Kind.TIMESTAMP: timestamp_of,
-            Kind.INSTANT: instant_of,
+            Kind.TIMESTAMP: era_microseconds_of,
+            Kind.INSTANT: era_microseconds_of,
         }
         return converters.get(column.type.kind)
 
@@ -264,7 +275,7 @@ class PostgreSQLWire:
 
 # --- SQLite -----------------------------------------------------------------
 
-_LENIENT = partial(str, encoding="utf-8", errors="surrogateescape")
+LENIENT = partial(str, encoding="utf-8", errors="surrogateescape")
 """Bytes that are no UTF-8 arrive as what no text can have, so that the value is refused, and not the read."""
 _EXACT_INTEGERS = 2**53
 """Up to here every integer is a floating-point number."""
@@ -299,7 +310,7 @@ class SQLiteWire:
         from tidegate.sources.sqlite_session import connect, errors
 
         with errors(self.path, read.relation), closing(connect(self.path)) as session:
-            session.text_factory = _LENIENT
+            session.text_factory = LENIENT
             cursor: sqlite3.Cursor = session.execute(sql)
             while rows := cursor.fetchmany(batch_rows):
                 yield rows

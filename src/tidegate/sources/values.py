@@ -14,8 +14,10 @@ _TIMESTAMP = re.compile(f"{_DATE}[ T]{_TIME}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DAYS_TO_1970 = date(1970, 1, 1).toordinal()
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After so many years the calendar begins again. Python's begins with the year 1, databases' with 0."""
+"""After so many years the calendar begins again. Python's ends with the year 9999, and begins with 1."""
 _DAY_SECONDS = 86_400
+_ERA_DATE = re.compile(r"(\d{4,})-(\d\d)-(\d\d)( BC)?", re.ASCII)
+_ERA_TIMESTAMP = re.compile(rf"(\d{{4,}})-(\d\d)-(\d\d) {_TIME}(?:\+00)?( BC)?", re.ASCII)
 _INSTANT = re.compile(rf"{_DATE}[ T]{_TIME}\+00(?::?00)?", re.ASCII)
 
 
@@ -31,17 +33,37 @@ def days_of(text: str) -> int:
 
 def microseconds_of(text: str) -> int:
     """A wall-clock reading as microseconds from 1970, which also the year 0 has."""
-    *parts, fraction = _groups(_TIMESTAMP, text)
-    year, month, day, hour, minute, second = map(int, parts)
-    clock = time(hour, minute, second)
+    year, month, day, *clock = _groups(_TIMESTAMP, text)
+    return _since_1970(_days(int(year), int(month), int(day)), *clock)
+
+
+def era_days_of(text: str) -> int:
+    """Days from 1970, of any date that PostgreSQL has."""
+    year, month, day, era = _groups(_ERA_DATE, text)
+    return _days(_counted(year, era), int(month), int(day))
+
+
+def era_microseconds_of(text: str) -> int:
+    """Microseconds from 1970, of any timestamp that PostgreSQL has; an instant is written in UTC."""
+    year, month, day, *clock, era = _groups(_ERA_TIMESTAMP, text)
+    return _since_1970(_days(_counted(year, era), int(month), int(day)), *clock)
+
+
+def _counted(year: str, era: str) -> int:
+    """Before the year 1 is the year 0, which people call the first before Christ."""
+    return 1 - int(year) if era else int(year)
+
+
+def _since_1970(days: int, hour: str, minute: str, second: str, fraction: str) -> int:
+    clock = time(int(hour), int(minute), int(second))
     seconds = clock.hour * 3600 + clock.minute * 60 + clock.second
-    return (_days(year, month, day) * _DAY_SECONDS + seconds) * 1_000_000 + _microseconds(fraction)
+    return (days * _DAY_SECONDS + seconds) * 1_000_000 + _microseconds(fraction)
 
 
 def _days(year: int, month: int, day: int) -> int:
-    if year:
-        return date(year, month, day).toordinal() - _DAYS_TO_1970
-    return date(year + _CYCLE_YEARS, month, day).toordinal() - _CYCLE_DAYS - _DAYS_TO_1970
+    cycles = (year - 1) // _CYCLE_YEARS
+    within = date(year - cycles * _CYCLE_YEARS, month, day).toordinal()
+    return within + cycles * _CYCLE_DAYS - _DAYS_TO_1970
 
 
 def decimal_of(text: str) -> Decimal:

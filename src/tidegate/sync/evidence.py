@@ -1,5 +1,7 @@
 """Evidence of what was loaded: the keys and versions of rows, read from the segments that the target holds.
 
+Where no column says that a row was changed, the digest of all it holds stands for its version.
+
 It lies in a temporary file, so that a million rows need no memory.
 """
 
@@ -10,13 +12,17 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
+
+import pyarrow as pa
 
 from tidegate.core.errors import StagingError
 from tidegate.core.receipts import Segment
 from tidegate.core.types import Schema
 from tidegate.core.watermark import Event
 from tidegate.staging.contract import Staging
+from tidegate.sync.contents import digested
 from tidegate.sync.marks import loaded_schemas, loaded_segments
 from tidegate.targets.contract import StagedSegment
 from tidegate.targets.segments import batches
@@ -65,19 +71,35 @@ def evidence_columns(key: tuple[str, ...], version: tuple[str, ...]) -> tuple[st
 
 
 class Evidence:
-    """Rows by key and version, each once."""
+    """Rows by key and version, each once; with the digest of what the target holds of it, if that counts."""
 
-    def __init__(self, key: tuple[str, ...], version: tuple[str, ...]) -> None:
+    def __init__(
+        self, key: tuple[str, ...], version: tuple[str, ...], contents: tuple[str, ...] = ()
+    ) -> None:
         self.key = key
         self.columns = evidence_columns(key, version)
+        self.contents = contents
+        """The columns whose values the digest is of; none: there is no digest."""
         self._rows = sqlite3.connect("")  # a database without a name is a file that vanishes when closed
-        self._rows.execute("CREATE TABLE seen (key TEXT, version TEXT, row BLOB, PRIMARY KEY (key, version))")
+        self._rows.execute(
+            "CREATE TABLE seen (key TEXT, version TEXT, row BLOB, digest BLOB, PRIMARY KEY (key, version))"
+        )
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
+        """What is added later is newer: of a row that was read twice the target has the later reading."""
         end = len(self.key)
+        rows = zip(*(batch.column(name).to_pylist() for name in self.columns), strict=True)
+        digests: Iterable[bytes | None] = (
+            digested(batch, [name for name in self.contents if name in batch.schema.names])
+            if self.contents
+            else repeat(None, batch.num_rows)
+        )
         self._rows.executemany(
-            "INSERT OR IGNORE INTO seen VALUES (?, ?, ?)",
-            ((repr(row[:end]), repr(row[end:]), pickle.dumps(row)) for row in rows),
+            "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)",
+            (
+                (repr(row[:end]), repr(row[end:]), pickle.dumps(row), digest)
+                for row, digest in zip(rows, digests, strict=True)
+            ),
         )
 
     @property
@@ -88,11 +110,11 @@ class Evidence:
     def versions(self) -> int:
         return int(self._rows.execute("SELECT count(*) FROM seen").fetchone()[0])
 
-    def parts(self, size: int) -> Iterator[list[Row]]:
+    def parts(self, size: int) -> Iterator[dict[Row, bytes | None]]:
         """All rows, so many at a time, in the order of their keys' texts."""
-        cursor = self._rows.execute("SELECT row FROM seen ORDER BY key, version")
+        cursor = self._rows.execute("SELECT row, digest FROM seen ORDER BY key, version")
         while found := cursor.fetchmany(size):
-            yield [pickle.loads(data) for (data,) in found]
+            yield {pickle.loads(data): digest for data, digest in found}
 
     def key_parts(self, size: int) -> Iterator[list[Row]]:
         """The keys alone, each once."""
@@ -108,7 +130,7 @@ def collect(
     evidence: Evidence, segments: Iterable[Segment], schemas: dict[str, Schema], staging: Staging
 ) -> None:
     """Read the keys and versions of these segments."""
-    for segment in segments:
+    for segment in sorted(segments, key=lambda segment: (segment.run, segment.chunk)):
         if staging.stat(segment.key) is None:
             raise StagingError(
                 "a loaded segment is gone from staging, so nobody can tell which rows it had",
@@ -117,11 +139,12 @@ def collect(
                 "clean staging after jobs, not during them",
             )
         schema = schemas[segment.schema]
+        needed = {*evidence.columns, *evidence.contents}
         staged = StagedSegment(
             segment=segment,
-            schema=Schema(tuple(schema.column(name) for name in evidence.columns)),
+            schema=Schema(tuple(column for column in schema.columns if column.name in needed)),
             path=staging.local_path(segment.key),
             open=partial(staging.open, segment.key),
         )
         for batch in batches(staged):
-            evidence.add(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+            evidence.add(batch)

@@ -52,6 +52,11 @@ class TableJob:
         return self.settings.validation.fingerprint if self.settings.validation else None
 
     @property
+    def tells_versions(self) -> bool:
+        """Whether a column says that a row was changed."""
+        return self.settings.cursor.timestamp is not None
+
+    @property
     def order(self) -> tuple[str, ...]:
         """The columns that positions are made of; for a snapshot, the key it is cut by, if it can be."""
         if self.settings.incremental:

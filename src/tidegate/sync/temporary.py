@@ -5,7 +5,8 @@ Each step can be the last one before the process dies; running the job again mak
 1. The counts of source, extracted rows and target agree, for every table of the job, under all their leases.
 2. `verified` goes into the history with the segments that were proved. From here on their rows are to go.
 3. Rows are deleted by the key and version that stand in those segments. What was changed or has arrived since
-   is another version or another key, and stays. Deleting again what is gone does nothing.
+   is another version or another key, and stays. Where only an id is followed no column tells a version: there
+   a row goes only if all it holds is what the target was given. Deleting again what is gone does nothing.
 4. The mark is reset, which forgets the segments: whatever is left in the table is new to the next run.
 5. Their files are removed from staging, which nothing refers to any more.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,7 @@ from tidegate.observe.figures import counted
 from tidegate.sources.erasing import Eraser, Versions, open_eraser, place_of
 from tidegate.staging.layout import SegmentPath, run_of
 from tidegate.state.hold import HeldStream
+from tidegate.sync.contents import contents_of
 from tidegate.sync.evidence import KIND, Evidence, Outstanding, collect, evidence_columns, outstanding
 from tidegate.sync.job import TableJob, describe
 from tidegate.sync.naming import Naming, named_table
@@ -106,7 +108,11 @@ class Temporary:
     def demand_fit(self) -> None:
         """Refuse what could never be proved and deleted, before anything is begun."""
         for stream in self._streams():
-            demand_temporary(describe(self.parts.source(), self._settings(stream), stream))
+            job = describe(self.parts.source(), self._settings(stream), stream)
+            demand_temporary(job)
+            if not job.tells_versions:
+                with closing(self.eraser()) as eraser:
+                    eraser.demand_fit(self._versions(job))
 
     def finish(self) -> list[Cleaned]:
         """Make whole what an earlier run has proved and not finished."""
@@ -158,7 +164,7 @@ class Temporary:
         if not target.exists(table.name):
             return 0
         parts = evidence.parts if job.target.mode is WriteMode.APPEND else evidence.key_parts
-        return sum(target.present(table.name, table.key, part) for part in parts(_ASKED_AT_ONCE))
+        return sum(target.present(table.name, table.key, list(part)) for part in parts(_ASKED_AT_ONCE))
 
     def _named(self, job: TableJob) -> TargetTable:
         naming = Naming(self.pipeline.name_rules, job.settings.names, self.parts.store)
@@ -166,7 +172,8 @@ class Temporary:
         return named_table(job.target, naming.names(job.stream, job.schema.names, there))
 
     def _evidence(self, job: TableJob, rows: Outstanding, segments: Iterable[Segment]) -> Evidence:
-        evidence = Evidence(job.schema.key, job.target.cursor)
+        contents = () if job.tells_versions else job.schema.names
+        evidence = Evidence(job.schema.key, job.target.cursor, contents)
         collect(evidence, segments, rows.schemas, self.parts.staging)
         return evidence
 
@@ -174,13 +181,15 @@ class Temporary:
         """What deletes has to see every row that was counted, in the version that was synced.
 
         Otherwise it looks at another database, or at a version in other words, and what it leaves behind
-        would be taken for changed and come again.
+        would be taken for changed and come again. Where no column tells versions, a row that was changed
+        since is told when it is to be deleted: no sync would bring it before the mark is reset.
         """
         if not rows.segments:
             return
         job = self._job(held.stream)
+        by_columns = replace(self._versions(job), contents=None)
         with closing(self._evidence(job, rows, rows.segments)) as evidence, closing(self.eraser()) as eraser:
-            found = sum(eraser.count(_versions(job), part) for part in evidence.parts(self.batch_size))
+            found = sum(eraser.count(by_columns, part) for part in evidence.parts(self.batch_size))
         if found == source:
             return
         if not found:
@@ -221,17 +230,24 @@ class Temporary:
     def _clean(self, held: HeldStream, rows: Outstanding) -> Cleaned:
         """Delete what was verified, then forget it. An earlier run may have deleted some of it."""
         job = self._job(held.stream)
-        versions = _versions(job)
+        versions = self._versions(job)
         with closing(self._evidence(job, rows, rows.doomed)) as evidence, closing(self.eraser()) as eraser:
+            eraser.demand_fit(versions)
             deleted = 0
             for part in evidence.parts(self.batch_size):
                 held.check()
                 deleted += eraser.erase(versions, part)  # the only line that deletes anything at a source
             self._demand_gone(eraser, versions, evidence, held)
             verified = evidence.versions
-        reset = self._forget(held, rows, deleted)
-        self._sweep(rows.doomed, job, held)
+            behind = 0 if job.tells_versions else self._behind(eraser, versions, evidence)
+        reset = self._forget(held, rows, deleted, behind)
+        self._sweep(rows.segments if reset else rows.doomed, job, held)
         return Cleaned(held.stream.name, verified, deleted, reset)
+
+    def _behind(self, eraser: Eraser, versions: Versions, evidence: Evidence) -> int:
+        """Rows that have changed without moving past the mark."""
+        by_columns = replace(versions, contents=None)
+        return sum(eraser.count(by_columns, part) for part in evidence.parts(self.batch_size))
 
     def _demand_gone(self, eraser: Eraser, versions: Versions, evidence: Evidence, held: HeldStream) -> None:
         left = sum(eraser.count(versions, part) for part in evidence.parts(self.batch_size))
@@ -242,11 +258,15 @@ class Temporary:
                 hint="somebody puts them back, or a rule of the database keeps them; run the job again",
             )
 
-    def _forget(self, held: HeldStream, rows: Outstanding, deleted: int) -> bool:
-        """Reset the mark, unless more was loaded meanwhile that is not proved yet. One commit either way."""
+    def _forget(self, held: HeldStream, rows: Outstanding, deleted: int, behind: int) -> bool:
+        """Reset the mark, unless more was loaded meanwhile that is not proved yet. One commit either way.
+
+        Rows that have stayed behind the mark come again only when it is reset; then so do those that are not
+        proved yet, which are still in the source, and are merged.
+        """
         mark = held.mark
-        whole = len(rows.doomed) == len(rows.segments) and not mark.pending and mark.open_run is None
-        if not whole:
+        whole = len(rows.doomed) == len(rows.segments) or behind
+        if not whole or mark.pending or mark.open_run is not None:
             self._record(held, "cleaned", rows.doomed, {"deleted": deleted})
             return False
         reason = f"job of {self.pipeline.name}: {counted(deleted, 'temporary row')} deleted"
@@ -285,15 +305,16 @@ class Temporary:
         demand_temporary(job)
         return job
 
+    def _versions(self, job: TableJob) -> Versions:
+        columns = evidence_columns(job.schema.key, job.target.cursor)
+        contents = None if job.tells_versions else contents_of(self.parts.source(), job, columns)
+        return Versions(job.relation.sql, columns, contents)
+
     def _settings(self, stream: StreamId) -> Any:
         return self.pipeline.settings_for(stream.name)
 
     def _streams(self) -> list[StreamId]:
         return [StreamId(self.pipeline.name, table) for table in self.tables]
-
-
-def _versions(job: TableJob) -> Versions:
-    return Versions(job.relation.sql, evidence_columns(job.schema.key, job.target.cursor))
 
 
 def demand_agreement(counts: Sequence[Counts], pipeline: str) -> None:
@@ -326,6 +347,13 @@ def demand_temporary(job: TableJob) -> None:
             "rows without a cursor are followed beside the others, and a job would leave them where they are",
             where=str(job.stream),
             hint="use null_cursor error, and fill the column",
+        )
+    if not job.tells_versions and job.target.mode is WriteMode.APPEND:
+        raise ConfigError(
+            "a row that is changed keeps its id, and appending would leave out the newer one as known",
+            where=str(job.stream),
+            hint="use write_mode merge, which for rows that never change comes to the same, or name a "
+            "timestamp that every change moves with `cdc_timestamp_column`",
         )
     columns = (*job.schema.key, *settings.cursor.columns)
     if not job.schema.key or any(c in settings.masks or c not in job.schema.names for c in columns):
