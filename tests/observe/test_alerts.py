@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from tests.receiving import Arrived, receiving
 from tests.receiving import Receiver as Server
@@ -165,6 +169,132 @@ def test_a_server_that_never_answers_is_waited_for_no_longer_than_was_said(desk:
     assert warning.startswith("the alert could not be delivered to `ops`: no answer ")
 
 
+def test_a_server_that_answers_drop_by_drop_is_waited_for_no_longer_than_was_said(desk: Desk) -> None:
+    """Every byte begins the time of a socket anew."""
+    with dripping() as desk.server.url:
+        desk.options = {"timeout": timedelta(minutes=1), "max_time": timedelta(seconds=0.5)}
+        began = time.monotonic()
+        [warning] = desk.tell(BROKEN)
+        assert time.monotonic() - began < 30
+    assert warning == "the alert could not be delivered to `ops`: no answer within 0.5 s"
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The address of a server whose answer never ends."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            with suppress(OSError):
+                while not over.wait(0.05):
+                    self.wfile.write(b"H")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hook"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("answer", [301, 302, 307, 404, 500])
+def test_an_address_that_is_a_secret_shows_in_no_warning(
+    desk: Desk, answer: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    desk.options = {"attempts": 1}
+    desk.server.url = desk.server.url.replace("//", "//bot:t0ken@") + "/T000/XYZZY"
+    desk.server.answers = [answer]
+    [warning] = desk.tell(BROKEN)
+    assert "127.0.0.1 answered" in warning
+    said = "".join((warning, caplog.text, *capfd.readouterr()))
+    assert not [part for part in ("XYZZY", "t0ken", "hook") if part in said]
+
+
+def test_a_user_and_a_password_in_the_address_are_sent_as_a_login(desk: Desk) -> None:
+    desk.server.url = desk.server.url.replace("//", "//bot:t%40ken@")
+    assert desk.tell(BROKEN) == []
+    [message] = desk.server.arrived
+    assert message.headers["Authorization"] == "Basic " + b64encode(b"bot:t@ken").decode()
+    assert "@" not in message.headers["Host"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hooks.example/XYZZY",
+        "file:///etc/XYZZY",
+        "http://[::1/XYZZY",
+        "http://h:99999/XYZZY",
+        "http://h/X YZZY",
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValidationError, match="expected an address") as caught:
+        WebhookReceiver(url=SecretStr(url))
+    assert "YZZY" not in str(caught.value)
+
+
+def test_two_runs_that_find_the_same_at_once_tell_it_once(desk: Desk) -> None:
+    """The one that comes second waits until the first is done with it, and then it is no news."""
+    desk.options = {"timeout": timedelta(minutes=1), "max_time": timedelta(minutes=1)}
+    for number, found in enumerate(((BROKEN,), ()), start=1):
+        desk.server.silent = threading.Event()
+        runs = [threading.Thread(target=desk.tell, args=found) for _ in range(3)]
+        for run in runs:
+            run.start()
+        until(partial(_arrived, desk, number))
+        desk.server.silent.set()
+        for run in runs:
+            run.join(60)
+    assert desk.server.alerts == [("began", "failure", "orders"), ("over", "failure", "orders")]
+
+
+def _arrived(desk: Desk, number: int) -> bool:
+    return len(desk.server.arrived) >= number
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.02)
+
+
+def test_one_who_waits_too_long_for_another_tells_all_the_same(desk: Desk) -> None:
+    desk.options = {"max_time": timedelta(seconds=0.5)}
+    with FileMemory(desk.path).turn(timedelta(0)):
+        desk.tell(BROKEN)
+    assert desk.server.alerts == [("began", "failure", "orders")]
+
+
+def test_what_is_no_text_is_told_and_remembered_all_the_same(desk: Desk) -> None:
+    odd = Condition(Kind.FAILURE, "orders", "no file \udcff.parquet", facts={"file": "\udcff"})
+    assert (desk.tell(odd), desk.tell(odd), desk.tell()) == ([], [], [])
+    assert desk.server.alerts == [("began", "failure", "orders"), ("over", "failure", "orders")]
+    assert desk.server.arrived[0].json["alerts"][0]["message"] == "no file ?.parquet"
+
+
+def test_a_clock_that_is_set_back_neither_stops_alerts_nor_bends_them(desk: Desk) -> None:
+    desk.options = {"remind_every": timedelta(hours=6)}
+    for days in (0, -365):
+        desk.now = NOON + timedelta(days=days)
+        desk.tell(BROKEN)
+    desk.tell(BROKEN)
+    desk.tell()
+    assert [turn for turn, _, _ in desk.server.alerts] == ["began", "still", "over"]
+    assert desk.server.arrived[-1].json["text"].endswith("after 0.0 s")
+
+
 def test_a_server_that_is_not_there_is_a_warning(desk: Desk) -> None:
     desk.options = {"attempts": 1}
     desk.server.url = "http://127.0.0.1:1/secret-path"
@@ -177,9 +307,13 @@ def test_a_server_that_is_not_there_is_a_warning(desk: Desk) -> None:
 
 def test_a_damaged_memory_tells_again(desk: Desk) -> None:
     desk.tell(BROKEN)
-    desk.path.write_text('{"ops": [{"kind": "nonsense"}]}')
-    assert desk.tell(BROKEN) == []
-    assert desk.server.alerts == [("began", "failure", "orders")] * 2
+    zoneless = (
+        '{"kind": "failure", "stream": "orders", "message": "", "since": "2025-08-01", "at": "2025-08-01"}'
+    )
+    for damage in ('{"kind": "nonsense"}', zoneless, "7"):
+        desk.path.write_text(f'{{"ops": [{damage}]}}')
+        assert desk.tell(BROKEN) == []
+    assert desk.server.alerts == [("began", "failure", "orders")] * 4
 
 
 def test_a_memory_that_cannot_be_written_is_a_warning(desk: Desk, tmp_path: Path) -> None:

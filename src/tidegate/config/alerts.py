@@ -31,9 +31,16 @@ class Kind(StrEnum):
 
 
 def _address(url: SecretStr) -> SecretStr:
-    parts = urlsplit(url.get_secret_value())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    text = url.get_secret_value()
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # its own words show a part of the address
+        usable = False
+    if not usable:
         raise ValueError("expected an address that begins with https:// or http://")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError("expected an address in which blanks and what is not ASCII are written as %XX")
     return url
 
 

@@ -107,7 +107,7 @@ def news(look: Look, told: Mapping[Key, Told], receiver: Receiver, now: datetime
     items = [
         Item(Turn.STILL if key in told else Turn.BEGAN, condition)
         for key, condition in worth.items()
-        if key not in told or (remind is not None and told[key].at + remind <= now)
+        if key not in told or (remind is not None and abs(now - told[key].at) >= remind)
     ]
     over = [key for key in told if key in look.looked_at and key not in worth]
     return (*items, *(Item(Turn.OVER, _was(key, told[key])) for key in over))
@@ -138,7 +138,17 @@ class Alerts:
 
     def tell(self, look: Look) -> list[str]:
         """Tell the news of this look; returns what went wrong, as warnings."""
-        now = self.clock()
+        if not self._due(look, self.clock()):
+            return list(self.problems)
+        # What another run is telling at this moment is no news when it has been told.
+        with self.memory.turn(self._patience):
+            return self._tell(look, self.clock())
+
+    @property
+    def _patience(self) -> timedelta:
+        return max(receiver.model.max_time for receiver in self.receivers)
+
+    def _tell(self, look: Look, now: datetime) -> list[str]:
         clean = replace(look, found=tuple(self._clean(condition, now) for condition in look.found))
         due = self._due(clean, now)
         spoken = {name: _spoken(items, self._receiver(name)) for name, items in due.items()}
@@ -180,7 +190,7 @@ class Alerts:
     def _plain(self, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        text = self.hidden(value)
+        text = _sendable(self.hidden(value))
         return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
     def _delivery(self, look: Look, name: str, items: tuple[Item, ...], now: datetime) -> Delivery:
@@ -195,6 +205,11 @@ class Alerts:
             receiver.model.timeout,
             receiver.model.max_time,
         )
+
+
+def _sendable(text: str) -> str:
+    """What came from bytes that are no text cannot be sent as one."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _spoken(items: Iterable[Item], receiver: Receiver) -> tuple[Item, ...]:

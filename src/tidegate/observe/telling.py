@@ -9,15 +9,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import quote
 
 from tidegate.config.alerts import Kind
+
+_LOOK_AGAIN = 0.05
+"""Seconds between two looks whether another run has finished telling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class Memory(Protocol):
         self, receiver: str, told: Mapping[tuple[Kind, str], Told], over: Set[tuple[Kind, str]]
     ) -> list[str]:
         """Keep what was told; returns why it could not be kept, as warnings."""
+        ...
+
+    def turn(self, patience: timedelta) -> AbstractContextManager[None]:
+        """While this lasts nobody else tells the same receivers, unless he has waited for this long."""
         ...
 
 
@@ -64,6 +72,20 @@ class FileMemory:
             return [f"what was alerted cannot be remembered in {self.path}: {error.strerror}"]
         return []
 
+    @contextmanager
+    def turn(self, patience: timedelta) -> Iterator[None]:
+        """Whoever cannot have it tells all the same: rather twice than never."""
+        until = time.monotonic() + patience.total_seconds()
+        with ExitStack() as opened:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = opened.enter_context(self.path.with_suffix(".turn").open("w"))
+                while not _taken(file) and time.monotonic() < until:
+                    time.sleep(_LOOK_AGAIN)
+            except OSError:
+                pass  # that nothing can be written here is told when it is to be remembered
+            yield
+
     def _read(self) -> dict[str, Any]:
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
@@ -73,7 +95,7 @@ class FileMemory:
 
     def _write(self, data: dict[str, Any]) -> None:
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        beside.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         beside.replace(self.path)
 
     @contextmanager
@@ -83,6 +105,14 @@ class FileMemory:
         with self.path.with_suffix(".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _line(key: tuple[Kind, str], said: Told) -> dict[str, str]:
@@ -99,9 +129,16 @@ def _told(lines: Any) -> dict[tuple[Kind, str], Told]:
     try:
         return {
             (Kind(line["kind"]), line["stream"]): Told(
-                line["message"], datetime.fromisoformat(line["since"]), datetime.fromisoformat(line["at"])
+                line["message"], _moment(line["since"]), _moment(line["at"])
             )
             for line in lines or ()
         }
     except (TypeError, KeyError, ValueError):
         return {}
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("a moment without a zone was not written here")
+    return found

@@ -13,10 +13,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 TIMESTAMP = "Tidegate-Timestamp"
 SIGNATURE = "Tidegate-Signature"
@@ -96,9 +97,11 @@ def _delivered(delivery: Delivery, clock: Callable[[], datetime]) -> str | None:
 
 
 def _post(delivery: Delivery, now: datetime, left: float) -> None:
-    request = urllib.request.Request(delivery.url, delivery.body, _headers(delivery, now), method="POST")
     opener = urllib.request.build_opener(_NoRedirects)
     try:
+        request = urllib.request.Request(
+            _address(delivery.url), delivery.body, _headers(delivery, now), method="POST"
+        )
         with opener.open(request, timeout=min(left, delivery.timeout.total_seconds())):
             return
     except urllib.error.HTTPError as error:
@@ -110,7 +113,7 @@ def _post(delivery: Delivery, now: datetime, left: float) -> None:
         why = getattr(error, "reason", error)
         if isinstance(why, TimeoutError):
             raise Undelivered(f"no answer from {_host(delivery)}", again=True) from None
-        told = why.strerror if isinstance(why, OSError) and why.strerror else type(why).__name__
+        told = why.strerror if isinstance(why, OSError) and why.strerror else type(error).__name__
         raise Undelivered(f"{_host(delivery)} cannot be reached: {told}", again=True) from None
 
 
@@ -119,7 +122,17 @@ def _headers(delivery: Delivery, now: datetime) -> dict[str, str]:
     headers = {"Content-Type": "application/json", "User-Agent": "tidegate", TIMESTAMP: timestamp}
     if delivery.secret:
         headers[SIGNATURE] = signature(delivery.secret, timestamp, delivery.body)
+    parts = urlsplit(delivery.url)
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
     return headers
+
+
+def _address(url: str) -> str:
+    """Without the user and the password that may stand in it: they travel in a header."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _host(delivery: Delivery) -> str:
