@@ -210,14 +210,8 @@ class WatermarkTracker:
         It may be called in another process than the one that started the run, once that one is gone.
         """
         status = _status(final_status)
-        with self._guard:
-            mine = self._runs.pop(record.pipeline_name, None)
         with ExitStack() as stack:
-            if mine is not None:
-                stack.push(mine.release.pop_all())
-                held = mine.held
-            else:
-                held = self._hold(record.pipeline_name, record.job_id or "", stack)
+            held = self._finishing(record, stack)
             before = _demand_open(held.watermark, record)
             after, events = self._ended(before, status, error, records_processed)
             held.commit(after, events)
@@ -293,6 +287,17 @@ class WatermarkTracker:
             ttl=self._ttl,
         )
         return stack.enter_context(held)
+
+    def _finishing(self, record: WatermarkRecord, stack: ExitStack) -> HeldStream:
+        """The stream, held until the run is closed. A record of another run lets go of nothing."""
+        name = record.pipeline_name
+        with self._guard:
+            mine = self._runs.get(name)
+            if mine is not None:
+                _demand_open(mine.held.watermark, record)
+                stack.push(self._runs.pop(name).release.pop_all())
+                return mine.held
+        return self._hold(name, record.job_id or "", stack)
 
     def _started(self, held: HeldStream, pipeline: str, job: str) -> Watermark:
         """Plan and start in one commit, or take over the window of a job that died."""
@@ -374,8 +379,8 @@ def _instant(moment: datetime) -> datetime:
 def _demand_open(mark: Watermark | None, record: WatermarkRecord) -> Watermark:
     """The run to be finalised must be the very one that this record began."""
     run = mark.open_run if mark else None
-    if mark is not None and run is not None and run.state is not RunState.FAILED:
-        if (run.id, run.number) == (record.job_id, record.run):
+    if mark is not None and run is not None and run.number == record.run and run.state is not RunState.FAILED:
+        if run.id == record.job_id:
             return mark
         raise UsageError(
             f"job {record.job_id} no longer has the pipeline's window: job {run.id} took it over",

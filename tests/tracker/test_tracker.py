@@ -138,6 +138,19 @@ def test_a_status_that_is_none_is_refused_and_the_run_goes_on(tracker: Watermark
         tracker.finalize_pipeline_run(record, "SUCCESS")
 
 
+def test_the_record_of_a_run_that_is_over_does_not_end_the_hold_of_the_next(
+    tracker: WatermarkTracker, another: Trackers
+) -> None:
+    over = tracker.start_pipeline_run("wos", "job_1")
+    tracker.finalize_pipeline_run(over, "SUCCESS")
+    under_way = tracker.start_pipeline_run("wos", "job_2")
+    with pytest.raises(UsageError, match="the run of job job_1 is over"):
+        tracker.finalize_pipeline_run(over, "SUCCESS")  # the cell of a notebook, run once more
+    with pytest.raises(LeaseHeld, match="job_2"):
+        another().start_pipeline_run("wos", "job_3")
+    assert tracker.finalize_pipeline_run(under_way, "SUCCESS").status == "SUCCESS"
+
+
 # --- Several jobs --------------------------------------------------------------
 
 
