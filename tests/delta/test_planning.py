@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.delta.conftest import NOW, Lake, order
+from tests.delta.conftest import NOW, PIPELINE, Lake, order
 from tidegate.core.errors import LeaseHeld, SourceError, StateError, UsageError
 from tidegate.delta.library import DeltaPlans
 from tidegate.delta.plan import Plan
@@ -109,6 +109,16 @@ on_planned: alert
 """
 
 
+def test_a_plan_that_has_failed_in_part_raises_no_alarm(lake: Lake) -> None:
+    lake.configure(FOUND + "all_or_nothing: true\non_planned: alert\n")
+    for name in ("orders", "customers"):
+        lake.append([order(1)], name)
+    plans = lake.plans()
+    first = plans.prepare()
+    plans.fail(first.run_id, "broken", names=["orders"])
+    assert plans.prepare().run_id == first.run_id
+
+
 @pytest.mark.parametrize(
     ("first_run", "expected"),
     [
@@ -141,6 +151,31 @@ def test_a_stream_whose_beginning_is_to_come_waits_for_it(lake: Lake, first_run:
     assert lake.plans().prepare().run_id is None
 
 
+@pytest.mark.parametrize("first_run", ["full_history", "{version: 1}"])
+def test_a_first_plan_ends_before_a_change_that_no_feed_crosses(lake: Lake, first_run: str) -> None:
+    lake.configure(PIPELINE + f"first_run: {first_run}\non_schema_change: stop\n")
+    lake.append([order(1)])
+    lake.append([order(2)])
+    lake.append([{**order(3), "price": 3}], schema_mode="merge")
+    lake.append([{"id": "four", "state": "new"}], mode="overwrite", schema_mode="overwrite")
+    plans = lake.plans()
+    first = plans.prepare()
+    assert first.upstreams[0].end_version == 2
+    assert "ends before version 3" in first.notes[0]
+    plans.complete(first.run_id)
+    with pytest.raises(SourceError, match="version 3"):
+        plans.prepare()
+
+
+def test_a_mark_that_was_set_by_hand_before_a_change_of_columns_stops_there_too(lake: Lake) -> None:
+    for number in range(2):
+        lake.append([order(number)])
+    lake.append([{"id": "three", "state": "new"}], mode="overwrite", schema_mode="overwrite")
+    plans = lake.plans()
+    plans.move({"silver.orders": 0}, reason="brought by others")
+    assert ranges(plans.prepare()) == {"silver.orders": (1, 1, "PLANNED")}
+
+
 FOUND = """
 pipeline: {name: gold, kind: delta, state: lake, target: lake}
 upstreams: {from: ./silver/*, exclude: [tmp_*], keys: [id]}
@@ -155,6 +190,14 @@ def test_upstreams_are_found_by_a_pattern(lake: Lake) -> None:
     plans = lake.plans()
     assert ranges(plans.prepare()) == {"customers": (0, 0, "PLANNED"), "orders": (0, 0, "PLANNED")}
     assert [item.target_name for item in plans.upstreams().values()] == ["customers", "orders"]
+
+
+def test_upstreams_that_are_found_have_targets_of_their_own(lake: Lake) -> None:
+    lake.configure(FOUND.replace("./silver/*", "./silver/*/*"))
+    for name in ("sales/orders", "returns/orders"):
+        lake.append([order(1)], name)
+    found = lake.plans().upstreams().values()
+    assert [item.target_name for item in found] == ["returns.orders", "sales.orders"]
 
 
 def test_a_pattern_that_finds_nothing_says_so(lake: Lake) -> None:
@@ -350,8 +393,6 @@ def test_a_plan_ends_before_a_column_changes_its_type_and_the_next_stops_there(l
 
 @pytest.mark.parametrize(("policy", "expected"), [("stop", None), ("rebaseline", (0, 1, "PLANNED"))])
 def test_the_policy_decides_about_changed_columns(lake: Lake, policy: str, expected: Any) -> None:
-    from tests.delta.conftest import PIPELINE
-
     lake.configure(PIPELINE + f"on_schema_change: {policy}\n")
     plans = planned_once(lake)
     lake.append([{**order(2), "price": 3}], schema_mode="merge")
@@ -365,8 +406,6 @@ def test_the_policy_decides_about_changed_columns(lake: Lake, policy: str, expec
 
 
 def test_a_table_without_a_feed_is_refused_where_that_is_the_policy(lake: Lake) -> None:
-    from tests.delta.conftest import PIPELINE
-
     lake.configure(PIPELINE + "without_feed: refuse\n")
     lake.append([order(1)], feed=False)
     plans = lake.plans()

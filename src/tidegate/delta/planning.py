@@ -96,7 +96,7 @@ def _look(question: Question, log: TableLog) -> Outlook:
         return _decided(question, end, metadata, reason)
     if end <= last:
         return NothingNew()
-    return _next(question, log, last, end, known or log.metadata(end))
+    return _next(question, log, last, end, known)
 
 
 def _end(question: Question, log: TableLog, last: int | None) -> int | None:
@@ -116,14 +116,19 @@ def _first(question: Question, log: TableLog, end: int, metadata: Metadata) -> O
         first = log.first_since(start) if isinstance(start, datetime) else int(start)
     if first is None or first > end:
         return NothingNew(f"waiting for {'version' if isinstance(start, int) else 'a commit since'} {start}")
-    return _readable(question, log, first - 1, end)
+    low = first - 1
+    if log.gap(low, end) is not None or (low == BEFORE_ALL and not has_feed(log, log.range(low, end))):
+        return _readable(question, log, low, end)
+    # Whoever asks for what was has decided about its columns too: they are followed as far as that goes.
+    return _changed(question, log, low, end, log.metadata(first), policy=OnSchemaChange.EVOLVE)
 
 
-def _next(question: Question, log: TableLog, last: int, end: int, known: Metadata) -> Outlook:
+def _next(question: Question, log: TableLog, last: int, end: int, known: Metadata | None) -> Outlook:
     """The versions after the last, up to a change of columns that has to be decided about first."""
     gap = log.gap(last, end)
     if gap is not None:
         return _unreadable(question, log, end, f"the commit of version {gap} was cleaned up")
+    known = known or log.metadata(last + 1)
     changed = next(
         (c for c in log.range(last, end) if c.metadata and c.metadata.columns != known.columns), None
     )
@@ -132,10 +137,12 @@ def _next(question: Question, log: TableLog, last: int, end: int, known: Metadat
     if question.policy is OnSchemaChange.REBASELINE:
         changes = differences(known, log.metadata(end))
         return _decided(question, end, log.metadata(end), f"its columns changed: {', '.join(changes)}")
-    return _changed(question, log, last, end, known)
+    return _changed(question, log, last, end, known, policy=question.policy)
 
 
-def _changed(question: Question, log: TableLog, last: int, end: int, known: Metadata) -> Outlook:
+def _changed(
+    question: Question, log: TableLog, last: int, end: int, known: Metadata, *, policy: OnSchemaChange
+) -> Outlook:
     """Follow the columns as far as the policy goes; what lies before the change is planned by itself.
 
     A change data feed cannot be read across a column that goes, so a range ends there under any policy.
@@ -144,7 +151,7 @@ def _changed(question: Question, log: TableLog, last: int, end: int, known: Meta
     for commit in log.range(last, end):
         if commit.metadata is None or commit.metadata.columns == before.columns:
             continue
-        follows = question.policy is OnSchemaChange.EVOLVE and compatible(before, commit.metadata)
+        follows = policy is OnSchemaChange.EVOLVE and compatible(before, commit.metadata)
         first = commit.version == last + 1
         if not follows or (gone(before, commit.metadata) and not first):
             changes = ", ".join(differences(before, commit.metadata))

@@ -51,7 +51,8 @@ class Preparing:
         planned = [name for name in self.chosen if is_planned(self._whole(name))]
         failed = [name for name in self.chosen if has_failed(self._whole(name))]
         if planned and not rebaseline:
-            self._demand_resume(planned, resume)
+            if not (failed and self.settings.joint):  # or else the plan as a whole has failed
+                self._demand_resume(planned, resume)
             return self._again(newest_id(self.marks, planned), failed)
         if failed and self.settings.joint and not rebaseline:
             return self._again(newest_id(self.marks, failed), failed)
