@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tests.delta.conftest import PIPELINE, order
 from tests.delta.test_running import TWO, Gold, gold
@@ -53,7 +55,7 @@ def test_a_state_that_was_lost_does_not_append_what_is_there(gold: Gold, first_r
         gold.completed()
     shutil.rmtree(gold.root / "state")
     gold.append([order(3)])
-    assert "up to 1 already, by a run that the marks know nothing of" in error(gold)
+    assert "up to 1 already, by a run that was never recorded as done" in error(gold)
     assert ids(gold) == [1, 2]
     words = ["watermark", "set", "-p", "gold", "-t", "silver.orders", "--id", "1"]
     done = CliRunner().invoke(tidegate, ["--project", str(gold.root), *words])
@@ -160,3 +162,102 @@ def test_a_transformation_reads_tables_without_keys_or_feed(gold: Gold) -> None:
     gold.completed()
     told = [(row["id"], row["what"]) for row in gold.rows("all")]
     assert sorted(told) == [(1, "delete"), (1, "insert"), (2, "insert"), (3, "insert")]
+
+
+def test_a_table_that_others_made_anew_is_not_taken_for_the_one_before(gold: Gold) -> None:
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2)])
+    shutil.rmtree(gold.root / "gold/orders")
+    write_deltalake(gold.root / "gold/orders", pa.table({"id": [0], "state": ["empty"]}))
+    assert "the table is another one than before, and versions up to 0 were brought into it" in error(gold)
+    assert ids(gold) == [0]
+
+
+def test_changes_are_brought_into_a_table_that_somebody_has_filled_beforehand(gold: Gold) -> None:
+    gold.append([order(1)])
+    write_deltalake(gold.root / "gold/orders", gold.table().to_pyarrow_table())
+    gold.plans().move({"silver.orders": 0}, reason="filled by hand")
+    gold.append([order(2)])
+    gold.completed()
+    assert ids(gold) == [1, 2]
+
+
+def test_a_table_of_a_transformation_that_is_gone_is_missed(gold: Gold) -> None:
+    gold.configure(TWO + "transform: missed_gold:build\ntargets: {kept: {keys: [id]}}\n")
+    made = "def build(changes):\n    return {{name: changes['orders'] for name in {names}}}\n"
+    (gold.root / "missed_gold.py").write_text(made.format(names="['kept', 'all']"))
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2)])
+    shutil.rmtree(gold.root / "gold/kept")
+    assert "the table is not there, and versions up to 0 were brought into it" in error(gold)
+    gold.plans().prepare(rebaseline=["orders"])
+    gold.completed()
+    assert ids(gold, "kept") == [1, 2]
+
+
+def test_a_target_with_a_later_plan_is_not_believed_to_have_this_one(gold: Gold) -> None:
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2)])
+    gold.now -= timedelta(days=1)  # the same name, elsewhere, by a clock that is behind
+    shutil.rmtree(gold.root / "state")
+    assert "it has a later plan than this one" in error(gold)
+    assert gold.plans().load_checkpoints() == {"silver.orders": None}
+
+
+def test_rows_of_a_run_that_was_given_up_are_not_appended_again(gold: Gold) -> None:
+    gold.configure(HISTORY)
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(2)])
+    gold.plans().prepare()
+    landed(gold)
+    gold.plans().move({"silver.orders": 0}, reason="it seemed to be stuck")
+    assert "up to 1 already, by a run that was never recorded as done" in error(gold)
+    assert ids(gold) == [1, 2]
+
+
+def landed(gold: Gold) -> None:
+    """The rows of the plan are in the target, and whoever brought them there died before it could say so."""
+    shutil.copytree(gold.root / "state", gold.root / "saved")
+    gold.completed()
+    shutil.rmtree(gold.root / "state")
+    shutil.move(gold.root / "saved", gold.root / "state")
+
+
+def test_an_upstream_that_was_moved_by_hand_is_out_of_the_plan(gold: Gold) -> None:
+    gold.configure(TWO + "transform: moved_gold:build\n")
+    (gold.root / "moved_gold.py").write_text(
+        "def build(changes):\n    return {name: changes[name] for name in changes}\n"
+    )
+    for name in ("orders", "customers"):
+        gold.append([order(1)], name)
+    gold.plans().prepare()
+    gold.plans().move({"customers": 0}, reason="not these")
+    gold.completed()
+    assert ids(gold) == [1]
+    assert not DeltaTable.is_deltatable(str(gold.root / "gold/customers"))
+
+
+def test_a_key_that_comes_again_in_a_later_plan_is_an_error(gold: Gold) -> None:
+    gold.configure(PIPELINE + "deletes: soft\n")
+    gold.append([order(1), order(2)])
+    gold.completed()
+    gold.table().delete("id = 2")
+    gold.completed()
+    gold.append([order(2, "again")])  # one that was deleted may come again
+    gold.completed()
+    gold.append([order(1, "another")])
+    assert error(gold) == "the keys do not tell rows apart: id=1"
+    assert gold.rows("orders", "id", "state") == [order(1), order(2, "again")]
+
+
+def test_a_key_that_comes_again_and_goes_within_a_plan_takes_no_row_with_it(gold: Gold) -> None:
+    gold.append([order(1)])
+    gold.completed()
+    gold.append([order(1, "another")])
+    gold.table().delete("state = 'another'")
+    assert error(gold) == "the keys do not tell rows apart: id=1"
+    assert ids(gold) == [1]

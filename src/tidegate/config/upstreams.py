@@ -10,6 +10,8 @@ from enum import StrEnum
 CHANGE, VERSION, COMMITTED_AT = "_tidegate_change", "_tidegate_version", "_tidegate_committed_at"
 BESIDE = (CHANGE, VERSION, COMMITTED_AT)
 """What is told of a change, beside the columns of its row."""
+NEW = "_tidegate_new"
+"""Whether the row's key was not there before, where changes are brought into a table by keys."""
 DELETED_AT = "_deleted_at"
 """Since when a row is gone that stays in the target."""
 
@@ -77,7 +79,7 @@ class Upstream:
     @property
     def beside(self) -> tuple[str, ...]:
         """Columns that are told of its rows: it cannot have any that are called so."""
-        return (*BESIDE, DELETED_AT) if self.deletes is Deletes.SOFT else BESIDE
+        return (*BESIDE, NEW, DELETED_AT) if self.deletes is Deletes.SOFT else (*BESIDE, NEW)
 
 
 @dataclass(frozen=True)

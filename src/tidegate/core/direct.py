@@ -5,6 +5,7 @@ Planned by `transitions.plan` and failed by `transitions.fail`, as any other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -41,8 +42,11 @@ def retry(mark: Watermark, now: datetime, *, run_id: str | None = None) -> Step:
     return replace(mark, run=again, updated_at=now), (Event("retried", now, again.id, data),)
 
 
-def complete(mark: Watermark, *, rows: int, now: datetime) -> Step:
-    """The window was worked on to its end. Nothing lies between the two marks, so both move at once."""
+def complete(mark: Watermark, *, rows: int, now: datetime, into: Sequence[str] = ()) -> Step:
+    """The window was worked on to its end. Nothing lies between the two marks, so both move at once.
+
+    `into` names the tables that have it now, where that is known.
+    """
     run = _direct(mark)
     high = run.window.high
     done = replace(run, state=RunState.SUCCEEDED, progress=high, rows=rows, finished_at=now, error=None)
@@ -56,6 +60,8 @@ def complete(mark: Watermark, *, rows: int, now: datetime) -> Step:
         updated_at=now,
     )
     data = {"run": run.number, "rows": rows, "window": run.window.to_json()}
+    if into:
+        data["into"] = list(into)
     return moved, (Event("completed", now, run.id, data),)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from tidegate.config.upstreams import BESIDE, CHANGE, COMMITTED_AT, VERSION, DeltaMode, Upstream
+from tidegate.config.upstreams import BESIDE, CHANGE, COMMITTED_AT, NEW, VERSION, DeltaMode, Upstream
 from tidegate.core.errors import SourceError
 from tidegate.delta.log import Metadata, TableLog
 from tidegate.delta.plan import BEFORE_ALL, PlannedUpstream
@@ -108,7 +108,7 @@ def changes(session: SparkSession, part: Range) -> DataFrame:
 
 
 def net(session: SparkSession, part: Range) -> DataFrame:
-    """The net effect on each key: what it holds at the end, or that it is gone.
+    """The net effect on each key: what it holds at the end, or that it is gone, and whether it is new.
 
     Within a version, a row that is written beats one that is removed. The row as it was before an update
     counts as removed, so that an update of the key itself takes the old key away. Computing it raises if the
@@ -133,12 +133,11 @@ def net(session: SparkSession, part: Range) -> DataFrame:
     # What is there at the end, less what was added, was there before: one row, or none.
     before = written.cast("int") - f.col(_BALANCE)
     doubled = (f.col(_ROWS) > 1) | ~before.isin(0, 1)
-    twice = f.concat(f.lit(TWICE), *_spoken(part.upstream.keys))
     # A condition, and no column: whoever leaves out a column must not leave out the check.
-    alone = f.when(doubled, f.raise_error(twice)).otherwise(f.lit(True))  # noqa: FBT003
+    alone = f.when(doubled, f.expr(twice(part.upstream.keys))).otherwise(f.lit(True))  # noqa: FBT003
     kept = marked.filter((f.col(_ORDER) == 1) & alone)
     kind = f.when(written, f.lit(UPSERT)).otherwise(f.lit(DELETE))
-    return kept.withColumn(CHANGE, kind).drop(_ORDER, _ROWS, _BALANCE)
+    return kept.withColumns({CHANGE: kind, NEW: before == 0}).drop(_ORDER, _ROWS, _BALANCE)
 
 
 _ORDER, _ROWS, _BALANCE, _COUNT = (
@@ -153,13 +152,16 @@ _ORDER, _ROWS, _BALANCE, _COUNT = (
 TWICE = "tidegate: the keys do not tell rows apart: "
 
 
-def _spoken(keys: tuple[str, ...]) -> list[Column]:
-    from pyspark.sql import functions as f
+def twice(keys: tuple[str, ...], row: str = "") -> str:
+    """The words, as SQL, for a row whose keys another one has."""
+    said = (
+        f"{_literal(key + '=')}, coalesce(cast({row}{quoted(key)} AS STRING), 'NULL'), ' '" for key in keys
+    )
+    return f"raise_error(concat({', '.join((_literal(TWICE), *said))}))"
 
-    return [
-        f.concat(f.lit(f"{key}="), f.coalesce(f.col(quoted(key)).cast("string"), f.lit("NULL")), f.lit(" "))
-        for key in keys
-    ]
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _as_of(session: SparkSession, place: str, version: int) -> DataFrame:

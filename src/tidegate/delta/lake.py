@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tidegate.config.upstreams import (
@@ -19,13 +20,14 @@ from tidegate.config.upstreams import (
     CHANGE,
     COMMITTED_AT,
     DELETED_AT,
+    NEW,
     Deletes,
     DeltaMode,
     TransformTarget,
     Upstream,
 )
-from tidegate.core.errors import IncompatibleTable
-from tidegate.delta.changes import DELETE, quoted, spark_path
+from tidegate.core.errors import IncompatibleTable, StateError
+from tidegate.delta.changes import DELETE, quoted, spark_path, twice
 from tidegate.s3 import S3Place, storage_options
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ _COUNTED = (
     ("numOutputRows",),
 )
 """What a MERGE counts, and what other writes do."""
+
+
+class Continuity(StrEnum):
+    """What changes are to what the target has."""
+
+    WHOLE = "whole"
+    """They are all there is."""
+    NEXT = "next"
+    """They follow on it: a key that is new to them is new to it."""
+    UNSURE = "unsure"
+    """Some of them may be there already."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +88,34 @@ class Lake:
     def rows_of(self, table: str, stamp: Stamp) -> int | None:
         """How many rows the plan has brought into the table; None if it never came."""
         found = self._opened(table)
-        if found is None or (found.transaction_version(stamp.application) or -1) < stamp.number:
+        last = found.transaction_version(stamp.application) if found else None
+        if last is None or last < stamp.number:
             return None
         for said, commit in _said(found, stamp.application):
             if said.get("number") == stamp.number:
                 return _counted(commit.get("operationMetrics") or {})
+        if last > stamp.number:  # and would refuse this one: what it brings would be missing for ever
+            raise StateError(
+                "it has a later plan than this one, and nothing says that it ever had this one",
+                where=self.place(table),
+                hint="another pipeline of this name may write to it, or the state is an older copy",
+            )
         return 0
 
-    def last_of(self, table: str, stamp: Stamp) -> dict[str, Any] | None:
+    def last_of(self, table: str, stamp: Stamp) -> dict[str, Any]:
         """What the newest commit of the stamp's application says of itself, as far as the log still tells."""
         found = self._opened(table)
         if found is None or found.transaction_version(stamp.application) is None:
-            return None
-        return next((said for said, _ in _said(found, stamp.application)), None)
+            return {}
+        return next((said for said, _ in _said(found, stamp.application)), {})
 
     def is_there(self, table: str) -> bool:
         return self._opened(table) is not None
 
-    def is_foreign(self, table: str, stamp: Stamp) -> bool:
-        """Whether there is a table already that this application never wrote to."""
+    def is_own(self, table: str, stamp: Stamp) -> bool:
+        """Whether this application has written to the table that is there now."""
         found = self._opened(table)
-        return found is not None and found.transaction_version(stamp.application) is None
+        return found is not None and found.transaction_version(stamp.application) is not None
 
     def _opened(self, table: str) -> Any:
         from deltalake import DeltaTable
@@ -108,20 +128,23 @@ class Lake:
 
     # --- Writing -------------------------------------------------------------------
 
-    def apply(self, table: str, frame: DataFrame, upstream: Upstream, stamp: Stamp, *, whole: bool) -> None:
-        """Write the changes of an upstream: net, or as history. `whole`: they are all there is."""
+    def apply(
+        self, table: str, frame: DataFrame, upstream: Upstream, stamp: Stamp, place: Continuity
+    ) -> None:
+        """Write the changes of an upstream: net, or as history."""
+        whole = place is Continuity.WHOLE
         soft = upstream.deletes is Deletes.SOFT
         if upstream.write_mode is DeltaMode.HISTORY:
             self._ensure(table, frame)
             self.append(table, frame, stamp)
         elif whole and not soft:
             self._demand_own(table, stamp)
-            self.replace(table, frame.drop(*BESIDE), stamp)
+            self.replace(table, frame.drop(*BESIDE, NEW), stamp)
         else:
             if whole:
                 self._demand_own(table, stamp)
             self._ensure(table, _target_columns(frame, soft=soft))
-            self._merge(table, frame, upstream.keys, stamp, _Manner(soft=soft, whole=whole))
+            self._merge(table, frame, upstream.keys, stamp, _Manner(place, soft=soft))
 
     def write(self, table: str, frame: DataFrame, manner: TransformTarget, stamp: Stamp) -> None:
         """Write what a transformation returned. Where rows are merged, those that say so delete."""
@@ -131,7 +154,7 @@ class Lake:
             return
         self._ensure(table, plain)
         if manner.write_mode == "merge":
-            self._merge(table, frame, manner.keys, stamp, _Manner(soft=False, whole=False))
+            self._merge(table, frame, manner.keys, stamp, _Manner(Continuity.UNSURE, soft=False))
         else:
             self.append(table, plain, stamp)
 
@@ -168,7 +191,7 @@ class Lake:
             frame.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(place)
 
     def _demand_own(self, table: str, stamp: Stamp) -> None:
-        if self.is_foreign(table, stamp):
+        if self.is_there(table) and not self.is_own(table, stamp):
             raise IncompatibleTable(
                 "there is a table already, and it would be replaced by a snapshot",
                 where=self.place(table),
@@ -230,23 +253,22 @@ def _stamped(session: SparkSession, stamp: Stamp) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Manner:
+    place: Continuity
     soft: bool
     """A deleted row stays, and says since when."""
-    whole: bool
-    """What the source does not have is gone."""
 
 
 def _target_columns(frame: DataFrame, *, soft: bool) -> DataFrame:
     from pyspark.sql import functions as f
 
-    plain = frame.drop(*BESIDE)
+    plain = frame.drop(*BESIDE, NEW)
     return plain.withColumn(DELETED_AT, f.lit(None).cast("timestamp")) if soft else plain
 
 
 def _merge_sql(
     target: str, keys: tuple[str, ...], source: list[str], known: list[str], manner: _Manner
 ) -> str:
-    columns = [name for name in source if name not in BESIDE]
+    columns = [name for name in source if name not in (*BESIDE, NEW)]
     has = {name.casefold() for name in columns}
     gone = [name for name in known if name.casefold() not in has and name != DELETED_AT]
     values = {name: f"s.{quoted(name)}" for name in columns} | dict.fromkeys(gone, "NULL")
@@ -254,6 +276,8 @@ def _merge_sql(
         values[DELETED_AT] = "NULL"
     on = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     lines = [f"MERGE INTO {target} AS t USING {_VIEW} AS s ON {on}"]
+    if manner.place is Continuity.NEXT:
+        lines.append(_demand_new(keys, manner))
     deletes = CHANGE in source
     if deletes:
         lines.append(f"WHEN MATCHED AND s.{CHANGE} = '{DELETE}' THEN {_removal(manner)}")
@@ -261,12 +285,18 @@ def _merge_sql(
     into, of = ", ".join(quoted(name) for name in values), ", ".join(values.values())
     wanted = f" AND s.{CHANGE} <> '{DELETE}'" if deletes else ""
     lines.append(f"WHEN NOT MATCHED{wanted} THEN INSERT ({into}) VALUES ({of})")
-    if manner.whole:
+    if manner.place is Continuity.WHOLE:
         at = f"t.{DELETED_AT} IS NULL"
         lines.append(
             f"WHEN NOT MATCHED BY SOURCE AND {at} THEN UPDATE SET t.{DELETED_AT} = current_timestamp()"
         )
     return "\n".join(lines)
+
+
+def _demand_new(keys: tuple[str, ...], manner: _Manner) -> str:
+    """Two rows of the upstream under one key would be one in the target, and the older one would be lost."""
+    there = f" AND t.{DELETED_AT} IS NULL" if manner.soft else ""
+    return f"WHEN MATCHED AND s.{NEW}{there} THEN UPDATE SET t.{quoted(keys[0])} = {twice(keys, 's.')}"
 
 
 def _removal(manner: _Manner) -> str:

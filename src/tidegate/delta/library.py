@@ -165,7 +165,7 @@ class DeltaPlans:
         else:
             tables = found(str(pattern.place), pattern.exclude)
         return [
-            replace(pattern.like, name=name, place=place, target_name=name.rpartition(".")[2])
+            replace(pattern.like, name=name, place=place, target_name=name)  # of which no two are the same
             for name, place in tables.items()
         ]
 
@@ -251,10 +251,12 @@ class DeltaPlans:
         records: int | Mapping[str, int] | None = None,
         *,
         names: Iterable[str] | None = None,
+        into: Mapping[str, Sequence[str]] | None = None,
     ) -> Plan:
         """The plan, or those upstreams of it, was processed: their marks move to the ends of their ranges.
 
-        A plain number of records is that of the whole plan, and is recorded with its first upstream.
+        A plain number of records is that of the whole plan, and is recorded with its first upstream. `into`
+        names, for the history, the tables that have what was read.
         """
         with self.streams.alone():
             marks, chosen = self._part(run_id, names)
@@ -264,7 +266,8 @@ class DeltaPlans:
                 def change(mark: Watermark | None) -> Step | None:
                     if not _open(mark, run_id) or mark is None:
                         return None
-                    return direct.complete(mark, rows=counts.get(name, 0), now=self._clock())
+                    tables = (into or {}).get(name, ())
+                    return direct.complete(mark, rows=counts.get(name, 0), now=self._clock(), into=tables)
 
                 return change
 

@@ -7,14 +7,14 @@ data and the mark is recognised by the number that the target remembers; then on
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.config.upstreams import DeltaMode, TransformTarget, Upstream
+from tidegate.config.upstreams import NEW, DeltaMode, TransformTarget, Upstream
 from tidegate.core.errors import (
     ConfigError,
     IncompatibleTable,
@@ -24,10 +24,11 @@ from tidegate.core.errors import (
     UsageError,
 )
 from tidegate.core.secrecy import hidden
+from tidegate.core.watermark import Event
 from tidegate.delta.changes import TWICE, Range, changes, net
-from tidegate.delta.lake import Lake, Stamp
+from tidegate.delta.lake import Continuity, Lake, Stamp
 from tidegate.delta.library import DeltaPlans
-from tidegate.delta.plan import Plan, PlannedUpstream
+from tidegate.delta.plan import SKIPPED, Plan, PlannedUpstream
 from tidegate.delta.streams import together
 from tidegate.spark.delta import apart, demand_delta, spoken
 from tidegate.spark.session import LazySession
@@ -45,6 +46,8 @@ class Outcome:
     name: str
     rows: int = 0
     error: str | None = None
+    into: tuple[str, ...] = ()
+    """The tables that have it now."""
 
 
 @dataclass
@@ -83,8 +86,10 @@ class Processing:
         for outcome in failed:
             self.plans.fail(plan.run_id, str(outcome.error), names=[outcome.name])
         if not failed or not self.plans.settings.joint:
-            good = {outcome.name: outcome.rows for outcome in outcomes if outcome.error is None}
-            return self.plans.complete(plan.run_id, good, names=list(good))  # the marks move here
+            good = {outcome.name: outcome for outcome in outcomes if outcome.error is None}
+            rows = {name: outcome.rows for name, outcome in good.items()}
+            into = {name: outcome.into for name, outcome in good.items()}
+            return self.plans.complete(plan.run_id, rows, names=list(good), into=into)  # the marks move here
         found = self.plans.current_plan()
         assert found is not None
         return found
@@ -98,7 +103,8 @@ class Processing:
 
     def _one(self, plan: Plan, item: PlannedUpstream) -> Outcome:
         try:
-            return Outcome(item.name, self._brought(plan, item))
+            rows = self._brought(plan, item)
+            return Outcome(item.name, rows, into=(self._upstream(item).target_name,))
         except Exception as error:  # noqa: BLE001 - it is recorded as the upstream's own failure
             return Outcome(item.name, error=_in_words(error))
 
@@ -112,14 +118,15 @@ class Processing:
             self.say(f"{item.name}: versions up to {item.end_version} are in the target already")
             return there
         history = upstream.write_mode is DeltaMode.HISTORY
-        self._demand_before(table, item)
+        self._demand_before(table, stamp, [item])
+        last = self.lake.last_of(table, stamp)
         if history:
-            self._demand_unknown(table, stamp, [item])
+            self._demand_unknown(table, last, [item])
         session = apart(self._spark())
         part = Range(upstream, item, self.plans.place(upstream))
         frame = changes(session, part) if history else net(session, part)
         self.plans.streams.check()
-        self.lake.apply(table, frame, upstream, stamp, whole=item.snapshot)  # the data lands here
+        self.lake.apply(table, frame, upstream, stamp, _continuity(item, last))  # the data lands here
         return self.lake.rows_of(table, stamp) or 0
 
     def _upstream(self, item: PlannedUpstream) -> Upstream:
@@ -131,41 +138,54 @@ class Processing:
             )
         return self._upstreams[item.name]
 
-    def _demand_before(self, table: str, item: PlannedUpstream) -> None:
-        """Changes are brought into a table that has what was there before."""
-        if item.processed is None or item.snapshot or self.lake.is_there(table):
+    def _demand_before(self, table: str, stamp: Stamp, items: Sequence[PlannedUpstream]) -> None:
+        """Changes are brought into a table that has what was there before.
+
+        What a transformation makes can be new at any time, so there the history has to tell of it.
+        """
+        begun = [item for item in items if item.processed is not None]
+        if not begun or self.lake.is_own(table, stamp):
             return
+        there, known = self.lake.is_there(table), self._went_into(table, begun)
+        if not known and (there or self.plans.settings.transform):
+            return
+        names = " ".join(f"--rebaseline {item.name}" for item in items)
+        what = "is another one than before" if there else "is not there"
         raise IncompatibleTable(
-            f"the table is not there, and versions up to {item.processed} were brought into it",
+            f"the table {what}, and versions up to {begun[0].processed} were brought into it",
             where=self.lake.place(table),
-            hint=f"`tidegate delta plan --rebaseline {item.name}` makes it anew, if nobody puts it back",
+            hint=f"put it back, or `tidegate delta plan -p {self.plans.pipeline} {names}` makes it anew",
         )
 
-    def _demand_unknown(self, table: str, stamp: Stamp, items: Sequence[PlannedUpstream]) -> None:
+    def _demand_unknown(self, table: str, last: Mapping[str, Any], items: Sequence[PlannedUpstream]) -> None:
         """Rows that are appended a second time are there twice.
 
-        A target that has versions which are to come, by a run that the marks know nothing of, says that the
-        marks were lost or are those of an older day.
+        A target that has versions which are to come, by a run that was never recorded as done, says that the
+        marks were lost, are those of an older day, or were moved by somebody who could not know of it.
         """
-        last = self.lake.last_of(table, stamp)
-        if last is None:
-            return
         versions: dict[str, list[int | None]] = last.get("versions") or {}
         again = [item for item in items if _overlaps(item, versions.get(item.name))]
-        if not again or self._knows(last.get("number"), versions):
+        if not again or self._was_completed(last.get("number"), versions):
             return
         [name, (_, end)] = again[0].name, versions[again[0].name]
         raise StateError(
-            f"it has versions of `{name}` up to {end} already, by a run that the marks know nothing of",
+            f"it has versions of `{name}` up to {end} already, by a run that was never recorded as done",
             where=self.lake.place(table),
-            hint=f"the state was lost or is an older one: `tidegate watermark set -p {self.plans.pipeline} "
-            f"-t {name} --id {end}` goes on after them",
+            hint=f"the mark was lost, moved or is an older one: `tidegate watermark set "
+            f"-p {self.plans.pipeline} -t {name} --id {end}` goes on after them",
         )
 
-    def _knows(self, number: Any, names: Iterable[str]) -> bool:
-        """Whether the history tells of a run. Then what comes again was decided by hand."""
-        pasts = (self.plans.streams.history(name, None) for name in names)
-        return any(event.data.get("run") == number for past in pasts for event in past)
+    def _was_completed(self, number: Any, names: Iterable[str]) -> bool:
+        """Whether a run was recorded as done. Then what comes again was decided by hand."""
+        return any(event.data.get("run") == number for event in self._completed(names))
+
+    def _went_into(self, table: str, items: Iterable[PlannedUpstream]) -> bool:
+        """Whether the history tells of versions that were brought into a table."""
+        return any(table in event.data.get("into", ()) for event in self._completed(i.name for i in items))
+
+    def _completed(self, names: Iterable[str]) -> Iterator[Event]:
+        for name in names:
+            yield from (e for e in self.plans.streams.history(name, None) if e.kind == "completed")
 
     def _stamp(self, plan: Plan, name: str, number: int, items: Sequence[PlannedUpstream]) -> Stamp:
         versions = {item.name: [item.start_version, item.end_version] for item in items}
@@ -179,39 +199,44 @@ class Processing:
     # --- All together, through a transformation ----------------------------------------
 
     def _transformed(self, plan: Plan) -> list[Outcome]:
-        items = [item for item in plan.upstreams if item.run_id == plan.run_id]
+        mine = (item for item in plan.upstreams if item.run_id == plan.run_id)
+        items = [item for item in mine if item.status != SKIPPED]  # one that was moved by hand is out of it
         try:
             with spoken(self._spark()):
-                rows = self._brought_together(plan, items)
+                brought = self._brought_together(plan, items)
         except Exception as error:  # noqa: BLE001 - it is recorded as the failure of the whole plan
             return [Outcome(item.name, error=_in_words(error)) for item in plan.work]
         first, *rest = plan.work
-        return [Outcome(first.name, rows), *(Outcome(item.name) for item in rest)]
+        rows, into = sum(brought.values()), tuple(brought)
+        return [Outcome(first.name, rows, into=into), *(Outcome(item.name, into=into) for item in rest)]
 
-    def _brought_together(self, plan: Plan, items: Sequence[PlannedUpstream]) -> int:
+    def _brought_together(self, plan: Plan, items: Sequence[PlannedUpstream]) -> dict[str, int]:
+        """How many rows each table has been given."""
         session = apart(self._spark())
         frames = {item.name: self._frame(session, item) for item in items}
         made = _demand_frames(self._transform()(frames))
         number = max(item.number for item in items)
-        total = 0
+        brought = {}
         for table, frame in made.items():
             stamp = self._stamp(plan, f"{plan.pipeline}>{table}", number, items)
             there = self.lake.rows_of(table, stamp)
             if there is None:
                 manner = self.plans.settings.targets.get(table, TransformTarget())
+                if manner.write_mode != "replace":
+                    self._demand_before(table, stamp, items)
                 if manner.write_mode == "append":
-                    self._demand_unknown(table, stamp, items)
+                    self._demand_unknown(table, self.lake.last_of(table, stamp), items)
                 self.plans.streams.check()
                 self.lake.write(table, frame, manner, stamp)  # the data lands here
                 there = self.lake.rows_of(table, stamp)
-            total += there or 0
-        return total
+            brought[table] = there or 0
+        return brought
 
     def _frame(self, session: Any, item: PlannedUpstream) -> DataFrame:
         """The net effect by key, or where no keys are named, every change."""
         upstream = self._upstream(item)
         part = Range(upstream, item, self.plans.place(upstream))
-        return net(session, part) if upstream.keys else changes(session, part)
+        return net(session, part).drop(NEW) if upstream.keys else changes(session, part)
 
     def _transform(self) -> Transform:
         said = str(self.plans.settings.transform)
@@ -227,6 +252,13 @@ class Processing:
             ) from error
         made: Transform = found
         return made
+
+
+def _continuity(item: PlannedUpstream, last: Mapping[str, Any]) -> Continuity:
+    if item.snapshot:
+        return Continuity.WHOLE
+    brought = (last.get("versions") or {}).get(item.name)
+    return Continuity.NEXT if brought and brought[1] == item.low else Continuity.UNSURE
 
 
 def _overlaps(item: PlannedUpstream, brought: Sequence[int | None] | None) -> bool:
