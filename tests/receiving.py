@@ -45,7 +45,7 @@ def receiving() -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.arrived.append(Arrived(self.path, dict(self.headers), body))
             if receiver.silent is not None:
-                receiver.silent.wait(60)
+                receiver.silent.wait(1800)
             answer = receiver.answers.pop(0) if receiver.answers else 200
             self.send_response(answer)
             if answer in (301, 302, 307):

@@ -28,7 +28,9 @@ def told(shop: Shop, server: Receiver) -> Shop:
     """A shop whose orders are missing, and somebody who is told so."""
     shop.pipeline(PIPELINE)
     shop.execute("DROP TABLE orders;")
-    _alerts(shop, f'  ops: {{type: webhook, url: "{server.url}/hunter2", attempts: 1}}')
+    _alerts(
+        shop, f'  ops: {{type: webhook, url: "{server.url}/hunter2", attempts: 1, timeout: 1m, max_time: 1m}}'
+    )
     return shop
 
 

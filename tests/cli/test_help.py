@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 
 import pytest
@@ -21,11 +21,17 @@ def test_help_imports_nothing_slow_and_answers_at_once() -> None:
         "try: main()\n"
         f"finally: print([name for name in {_SLOW!r} if name in sys.modules], file=sys.stderr)"
     )
-    began = time.monotonic()
+    began = _seconds_of_children()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert "sync" in done.stdout
-    assert time.monotonic() - began < 3  # it takes about 0.15 s; a busy machine is not a failure
+    assert _seconds_of_children() - began < 1.5  # it takes about 0.15 s where nobody else is at work
+
+
+def _seconds_of_children() -> float:
+    """Of the processor, which passes only while somebody works: a busy machine is not a failure."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.help])

@@ -31,7 +31,7 @@ def test_it_starts_a_postgresql_answers_the_driver_and_ends_on_ctrl_c() -> None:
             cursor.execute("SELECT count(*) FROM svv_tables WHERE table_name = 'nothing'")
             assert [tuple(row) for row in cursor.fetchall()] == [(0,)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(600) == 130
 
 
 def test_an_address_that_is_none_is_said() -> None:

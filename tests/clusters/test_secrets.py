@@ -156,7 +156,7 @@ def _links(address: str, page: bytes) -> list[str]:
 
 def _page(address: str) -> bytes:
     try:
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             return bytes(answer.read())
     except urllib.error.HTTPError as error:
         return error.read()

@@ -201,5 +201,5 @@ def test_a_script_can_be_submitted_with_the_wheel_beside_it(
 
 
 def _applications(server: SparkServer) -> list[str]:
-    with urllib.request.urlopen(f"{server.pages[0]}/json/", timeout=20) as answer:
+    with urllib.request.urlopen(f"{server.pages[0]}/json/", timeout=120) as answer:
         return [application["name"] for application in reversed(json.load(answer)["completedapps"])]

@@ -188,7 +188,8 @@ def test_stuck_plans_missing_runs_and_failures_in_a_row_are_found(lake: Lake) ->
 
 def test_whoever_is_to_be_told_is_told_once_and_again_when_it_is_over(lake: Lake) -> None:
     with receiving() as receiver:
-        alerts = f"alerts: {{ops: {{type: webhook, url: '{receiver.url}', on: [stuck, recovery]}}}}\n"
+        told = f"type: webhook, url: '{receiver.url}', on: [stuck, recovery], timeout: 1m, max_time: 1m"
+        alerts = f"alerts: {{ops: {{{told}}}}}\n"
         lake.configure(PIPELINE + "check: {stuck_after: 1h}\n", CONNECTIONS + alerts)
         lake.append([order(1)])
         lake.now = datetime.now(UTC) - timedelta(days=3)

@@ -26,6 +26,8 @@ from tidegate.observe.telling import FileMemory
 GUIDE = Path(__file__).parents[2] / "docs/how-to/alerts.md"
 NOON = datetime(2025, 8, 1, 12, tzinfo=UTC)
 ORDERS = (Kind.FAILURE, "orders")
+PATIENT = {"timeout": timedelta(minutes=1), "max_time": timedelta(minutes=1)}
+"""A machine that does something else for a while does not make a server silent."""
 BROKEN = Condition(Kind.FAILURE, "orders", "the table is gone")
 
 
@@ -40,7 +42,7 @@ class Desk:
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.path, self.server, self.now = folder / "alerts.json", server, NOON
-        self.options: dict[str, Any] = {}
+        self.options: dict[str, Any] = PATIENT
 
     def tell(self, *found: Condition, looked_at: Any = frozenset({ORDERS})) -> list[str]:
         model = WebhookReceiver(url=SecretStr(self.server.url), **self.options)
@@ -101,7 +103,7 @@ def test_fifty_tables_that_fail_at_once_are_one_message(desk: Desk) -> None:
 
 
 def test_what_lasts_is_told_only_when_it_lasts_too_long(desk: Desk) -> None:
-    desk.options = {"held_back_for": timedelta(minutes=15), "pending_for": timedelta(hours=1)}
+    desk.options = {**PATIENT, "held_back_for": timedelta(minutes=15), "pending_for": timedelta(hours=1)}
     held = Condition(Kind.HELD_BACK, "orders", "held back by app@10.0.0.5", NOON)
     waiting = Condition(Kind.PENDING, "orders", "2 files wait", NOON)
     both = {held.key, waiting.key}
@@ -114,7 +116,7 @@ def test_what_lasts_is_told_only_when_it_lasts_too_long(desk: Desk) -> None:
 
 
 def test_a_reminder_comes_only_if_it_is_wanted(desk: Desk) -> None:
-    desk.options = {"remind_every": timedelta(hours=6)}
+    desk.options = {**PATIENT, "remind_every": timedelta(hours=6)}
     for hours in (0, 1, 6, 7, 12):
         desk.now = NOON + timedelta(hours=hours)
         desk.tell(BROKEN)
@@ -122,7 +124,7 @@ def test_a_reminder_comes_only_if_it_is_wanted(desk: Desk) -> None:
 
 
 def test_a_receiver_hears_only_what_it_wants(desk: Desk) -> None:
-    desk.options = {"on": frozenset({Kind.FAILURE})}
+    desk.options = {**PATIENT, "on": frozenset({Kind.FAILURE})}
     desk.tell(BROKEN, Condition(Kind.DIFFERENCE, "orders", "5 rows differ"))
     desk.tell()
     desk.tell(BROKEN)  # its end was not to be told, but it has ended: this is a new one
@@ -165,7 +167,7 @@ def test_a_server_that_never_answers_is_waited_for_no_longer_than_was_said(desk:
     desk.options = {"timeout": timedelta(minutes=1), "max_time": timedelta(seconds=0.3)}
     began = time.monotonic()
     [warning] = desk.tell(BROKEN)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 50
     assert warning.startswith("the alert could not be delivered to `ops`: no answer ")
 
 
@@ -296,7 +298,7 @@ def test_a_clock_that_is_set_back_neither_stops_alerts_nor_bends_them(desk: Desk
 
 
 def test_a_server_that_is_not_there_is_a_warning(desk: Desk) -> None:
-    desk.options = {"attempts": 1}
+    desk.options = {**PATIENT, "attempts": 1}
     desk.server.url = "http://127.0.0.1:1/secret-path"
     [warning] = desk.tell(BROKEN)
     assert (

@@ -134,7 +134,7 @@ class ClearTextServer:
         self._thread.start()
 
     def close(self) -> None:
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=120)
         self._listener.close()
 
     def _serve(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +16,22 @@ from tidegate.core.errors import ConfigError, DownloadFailed, Interrupted, Lease
 from tidegate.sync.download import Download
 
 
-def download(folder: Path, script: str, timeout: float = 60, patience: float = 30) -> Download:
-    return Download(
+class Underway(Download):
+    """Its time begins to run when the command has told in a file which child it has."""
+
+    def _started(self, arguments: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+        process = super()._started(arguments, descriptor)
+        child, end = self.directory / "child", time.monotonic() + 120
+        while not child.exists() or not child.read_text().endswith("\n"):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        return process
+
+
+def download(
+    folder: Path, script: str, timeout: float = 600, patience: float = 120, kind: type[Download] = Download
+) -> Download:
+    return kind(
         ("sh", "-c", script, "download"),
         folder,
         folder / "lock",
@@ -46,7 +62,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, script: str, words: str) 
 
 
 def test_a_command_that_is_not_there_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
-    missing = Download(("./no-such-tool",), tmp_path, tmp_path / "lock", timedelta(seconds=1))
+    missing = Download(("./no-such-tool",), tmp_path, tmp_path / "lock", timedelta(minutes=1))
     with pytest.raises(ConfigError, match="No such file"):
         missing.run()
 
@@ -54,7 +70,7 @@ def test_a_command_that_is_not_there_is_a_mistake_of_the_configuration(tmp_path:
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     script = "sleep 600 & echo $! > child; trap '' TERM; wait; sleep 600"
     with pytest.raises(Interrupted, match="did not end within"):
-        download(tmp_path, script, timeout=3).run()
+        download(tmp_path, script, timeout=0.5, kind=Underway).run()
     assert _gone(int((tmp_path / "child").read_text()))
     download(tmp_path, "true").run()  # nothing holds the lock any more
 
@@ -65,7 +81,8 @@ def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
 
 
 def test_processes_that_escape_are_noticed_and_keep_the_next_download_away(tmp_path: Path) -> None:
-    escaping = download(tmp_path, "setsid sh -c 'echo $$ > child; exec sleep 600' & sleep 600", timeout=3)
+    script = "setsid sh -c 'echo $$ > child; exec sleep 600' & sleep 600"
+    escaping = download(tmp_path, script, timeout=0.5, kind=Underway)
     with pytest.raises(Interrupted):
         escaping.run()
     child = int((tmp_path / "child").read_text())
@@ -87,7 +104,7 @@ def test_a_command_that_ends_before_its_work_does_has_failed(tmp_path: Path) -> 
 
 def _gone(pid: int) -> bool:
     """Whether a process has ended; one that nobody has buried yet counts."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
