@@ -15,7 +15,7 @@ import pytest
 
 from tests.clusters.driver import Driver, session_of
 from tests.system.shop import HYBRID, Lake, Shop, Warehouse, quoted, write_project
-from tests.system.syncing import Notes, sync_place
+from tests.system.syncing import Notes, now, sync_place
 from tidegate.config.project import Project
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.spark.session import LazySession, SparkSettings
@@ -45,6 +45,8 @@ class Place:
     """Connections to read through instead of the shop's own, or beside it."""
     sections: dict[str, Any] = field(default_factory=dict)
     """Sections of connections.yml that are not as usual: another staging, state or Spark."""
+    clock: Callable[[], datetime] = now
+    """What a sync takes the time to be; its tasks look at the machine's."""
 
     def configure(self, tables: dict[str, Any] | None = None, **pipeline: Any) -> None:
         sources = {"shop": self.shop.config, **self.sources}
@@ -52,7 +54,8 @@ class Place:
         write_project(self.folder, sources, self.warehouse, chosen, sections=self.sections, **pipeline)
 
     def sync(self, **request: Any) -> SyncResult:
-        return sync_place(self.folder, Request(**request), self.session(), self.notes, self.parts())
+        session, parts = self.session(), self.parts()
+        return sync_place(self.folder, Request(**request), session, self.notes, parts, clock=self.clock)
 
     def synced(self, **request: Any) -> TableResult:
         """Sync one table and demand that nothing failed."""

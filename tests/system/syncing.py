@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +28,18 @@ class Notes(Silence):
         self.texts.append(text)
 
 
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
 def sync_place(
-    folder: Path, request: Request, session: LazySession, progress: Progress, parts: Parts | None = None
+    folder: Path,
+    request: Request,
+    session: LazySession,
+    progress: Progress,
+    parts: Parts | None = None,
+    *,
+    clock: Callable[[], datetime] = now,
 ) -> SyncResult:
     """Sync the project in a folder, with its own parts or with these."""
     pipeline = Project.load(folder).pipeline("shop")
@@ -40,7 +51,7 @@ def sync_place(
             parts=parts,
             session=session,
             progress=progress,
-            clock=lambda: datetime.now(UTC),
+            clock=clock,
             token=lambda: secrets.token_hex(4),
         )
     finally:

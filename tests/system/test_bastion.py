@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import StreamId
 from tidegate.reach.tunnel import close_all
 from tidegate.spark.session import SparkSettings
+from tidegate.staging.local import LocalStaging
 from tidegate.sync.reaching import demand_own_way
 
 APPEND = {**HYBRID, "write_mode": "append"}
@@ -31,30 +35,51 @@ def own_bastion() -> Iterator[Bastion]:
         close_all()
 
 
-@dataclass
+@dataclass(frozen=True)
+class HeldUp(LocalStaging):
+    """Takes a few segments; the next ones wait until there is a file."""
+
+    until: Path = Path()
+
+    @contextmanager
+    def create(self, key: str) -> Iterator[Any]:
+        while key.endswith(".parquet") and len(list(self.root.rglob("*.parquet"))) > 2:
+            if self.until.exists():
+                break
+            time.sleep(0.02)
+        with super().create(key) as writer:
+            yield writer
+
+
+@dataclass(kw_only=True)
 class Vanishing(Notes):
     """Stops the bastion when the first chunks are staged; starts it again when the sync notices, if told."""
 
-    bastion: Bastion | None = None
+    go_on: Path
+    bastion: Bastion
     comes_back: bool = True
     stopped: int = field(default=0)
 
     def staged(self, stream: StreamId, receipt: Receipt) -> None:
         super().staged(stream, receipt)
-        if not self.stopped and self.bastion:
+        if not self.stopped:
             self.bastion.stop()
             self.stopped += 1
+            self.go_on.touch()
 
     def note(self, stream: StreamId, text: str) -> None:
         super().note(stream, text)
-        if self.stopped == 1 and self.comes_back and self.bastion:
+        if self.stopped == 1 and self.comes_back:
             self.bastion.start()
             self.stopped += 1
 
 
-def behind(place: Place, bastion: Bastion, **pipeline: Any) -> None:
-    """Both ends of the place lie behind the bastion."""
-    tunnel = {"ssh_tunnel": bastion.tunnel()}
+def behind(place: Place, notes: Vanishing, **pipeline: Any) -> None:
+    """Both ends of the place lie behind the bastion, and most is still to be read when it vanishes."""
+    place.notes = notes
+    held_up = HeldUp(place.folder / "staging", notes.go_on)
+    place.parts = lambda: replace(Place.parts(place), staging=held_up)  # type: ignore[method-assign]
+    tunnel = {"ssh_tunnel": notes.bastion.tunnel()}
     place.sources = {"shop": {**place.shop.config, **tunnel}}
     if place.warehouse.server is not None:
         place.warehouse = replace(place.warehouse, config={**place.warehouse.config, **tunnel})
@@ -68,8 +93,8 @@ def test_a_sync_survives_a_bastion_that_vanishes_and_comes_back(
     place = build(route)
     place.shop.create()
     place.shop.insert(800)
-    behind(place, own_bastion, retries={"max": 5, "backoff_seconds": 1})
-    place.notes = Vanishing(bastion=own_bastion)
+    notes = Vanishing(go_on=place.folder / "go-on", bastion=own_bastion)
+    behind(place, notes, retries={"max": 5, "backoff_seconds": 1})
 
     place.synced()
 
@@ -81,8 +106,11 @@ def test_a_sync_whose_bastion_is_gone_goes_on_in_the_next_run(build: Build, own_
     place = build("mariadb-postgres")
     place.shop.create()
     place.shop.insert(800)
-    behind(place, own_bastion, retries={"max": 0})
-    place.notes = Vanishing(bastion=own_bastion, comes_back=False)
+    behind(
+        place,
+        Vanishing(go_on=place.folder / "go-on", bastion=own_bastion, comes_back=False),
+        retries={"max": 0},
+    )
 
     [failed] = place.sync().tables.values()
     assert isinstance(failed.error, ConnectError)

@@ -72,13 +72,14 @@ def _receipted(place: Place, run: str) -> set[int]:
 
 # --- Killed from outside -----------------------------------------------------------
 
+SLOWLY = {"mercy": {"max_rows_per_second": 100}}
+"""So that a sync is amid its chunks for many seconds, whatever else the machine has to do."""
+
 
 def _kill_half_way(place: Place) -> Run:
     """Run the command in a process of its own and kill it, and its Spark, amid its chunks."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tidegate.cli", "sync", "--project", str(place.folder), "-q"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
     store = place.parts().store
@@ -105,8 +106,10 @@ def test_a_killed_sync_redoes_only_the_chunks_in_flight_and_opens_a_fresh_window
     place = build("sqlite-duckdb")
     place.shop.create()
     place.shop.insert(2_000)
-    place.configure({"orders": APPEND}, processing={"batch_size": 10, "parallelism": 2})
+    options = {"processing": {"batch_size": 10, "parallelism": 2}}
+    place.configure({"orders": APPEND}, **options, **SLOWLY)
     killed = _kill_half_way(place)
+    place.configure({"orders": APPEND}, **options)
     proved = _receipted(place, killed.id)
     before = _staged(place, killed.id)
     place.shop.insert(15, first=5_000, at=NEXT_DAY)
@@ -132,7 +135,7 @@ def test_a_killed_snapshot_leaves_the_old_copy_and_starts_again(build: Build) ->
     place.synced()
     complete = place.warehouse.rows()
     place.shop.execute("UPDATE orders SET customer = 'changed'; DELETE FROM orders WHERE id > 1400")
-    place.configure({"orders": FULL_SYNC}, processing={"batch_size": 10, "parallelism": 2})
+    place.configure({"orders": FULL_SYNC}, processing={"batch_size": 10, "parallelism": 2}, **SLOWLY)
     killed = _kill_half_way(place)
     assert place.mark().pending == ()
     assert place.warehouse.rows() == complete

@@ -53,7 +53,7 @@ def occupied(folder: Path, begin: Callable[[], None]) -> Iterator[None]:
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.02)
