@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 
 from tests import servers, spark_servers
@@ -34,6 +36,34 @@ _QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], p
 settings.register_profile("tidegate", _QUIET, derandomize=True)
 settings.register_profile("wide", _QUIET, max_examples=1000)
 settings.load_profile("tidegate")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """What a program said before it failed belongs to the failure, though nobody asserted anything of it."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, subprocess.SubprocessError):
+        for name in ("stdout", "stderr"):
+            said = getattr(error, name, None) or ""
+            text = said if isinstance(said, str) else said.decode(errors="replace")
+            report.sections.append((f"{name} of the program", text[-10_000:]))
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_heard() -> Iterator[None]:
+    """Commands that are run in this process say what they have to say where pytest keeps it for a failure."""
+    invoke = CliRunner.invoke
+
+    def heard(*args: Any, **options: Any) -> Any:
+        result = invoke(*args, **options)
+        print(result.output, file=sys.stderr)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CliRunner, "invoke", heard)
+        yield
 
 
 @pytest.fixture(scope="session")
