@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.natives import Relation, relation
+from tidegate.core.natives import Relation, is_wide_decimal, outgrown, relation
 
 WIDER: list[tuple[str, str, str]] = [
     ("mysql", "mediumint(9)", "int(11)"),
@@ -70,8 +70,54 @@ def test_what_is_written_otherwise_is_the_same(source: str, before: str, after: 
         ("postgresql", "interval", "int4range", Relation.OTHER),
         ("postgresql", "integer[]", "text[]", Relation.OTHER),
         ("postgresql", "numeric(50,10)", "numeric(50,2)", Relation.NARROWER),
-        ("postgresql", "numeric", "text", Relation.OTHER),
+        ("postgresql", "numeric", "text", Relation.WIDER),
+        ("postgresql", "numeric", "character varying(5)", Relation.OTHER),
+        ("postgresql", "bit varying(5)", "text", Relation.WIDER),
+        ("postgresql", "interval", "text", Relation.OTHER),
+        ("postgresql", "enum('a','b')", "text", Relation.WIDER),
+        ("postgresql", "enum('a','bcd')", "character varying(2)", Relation.NARROWER),
+        ("postgresql", "enum('a','b')", "enum('a','c')", Relation.NARROWER),
+        ("postgresql", "enum('a','b')", "enum('b','a')", Relation.SAME),
+        ("postgresql", "enum('a','b')[]", "enum('a','c','b')[]", Relation.WIDER),
+        ("postgresql", "enum('a','b')[]", "text", Relation.OTHER),
+        ("postgresql", "enum('a','b')[]", "enum('a','b')", Relation.OTHER),
+        ("postgresql", "text", "enum('a','b')", Relation.OTHER),
     ],
 )
 def test_what_else_can_become_of_a_column(source: str, before: str, after: str, wanted: Relation) -> None:
     assert relation(source, before, after) is wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ("numeric(38,2)", "numeric(40,2)", True),
+        ("decimal(10,2)", "decimal(65,2)", True),
+        ("numeric(38,2)", "numeric(40,4)", False),
+        ("numeric(38,2)", "numeric", False),
+        ("decimal(38,2)", "decimal(40,2) unsigned", False),
+        ("numeric(38,2)", "text", False),
+    ],
+)
+def test_decimals_outgrow_all_targets_if_their_text_stays_the_same(
+    before: str,
+    after: str,
+    wanted: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    assert outgrown("postgresql" if "numeric" in before else "mysql", before, after) is wanted
+
+
+@pytest.mark.parametrize(
+    ("native", "wide"),
+    [
+        ("decimal(38,10)", False),
+        ("decimal(39,10) unsigned", True),
+        ("numeric(5,-34)", True),
+        ("numeric(3,39)", True),
+        ("numeric", False),
+        ("numeric(40,2)[]", False),
+        ("text", False),
+    ],
+)
+def test_decimals_are_wide_beyond_38_digits(native: str, wide: bool) -> None:  # noqa: FBT001
+    assert is_wide_decimal(native) is wide

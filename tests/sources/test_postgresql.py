@@ -90,7 +90,7 @@ def things(postgres_database: Server) -> Server:
 def test_every_type_is_mapped(things: Server, postgres_source: Source) -> None:
     schema = postgres_source.schema("things")
     assert {column.name: column.type for column in schema.columns} == KINDS
-    assert {column.native for column in schema.columns} == set(KINDS)
+    assert {column.native for column in schema.columns} == KINDS.keys() - {"mood"} | {"enum('sad','ok')"}
 
 
 def test_a_query_has_the_types_its_columns_have(things: Server, postgres_source: Source) -> None:

@@ -79,7 +79,10 @@ def test_a_column_that_is_only_carried_otherwise_does_not_stop(kind: DataType) -
 
 # Each column, before and after: what holds more, what holds less, and what is of another kind.
 MYSQL_ALTERED = {
-    "more": [("MEDIUMINT", "INT"), ("DECIMAL(50,5)", "DECIMAL(65,5)"), ("ENUM('a')", "ENUM('b','a')")],
+    "more": [
+        *(("MEDIUMINT", "INT"), ("DECIMAL(50,5)", "DECIMAL(65,5)"), ("ENUM('a')", "ENUM('b','a')")),
+        ("DECIMAL(38,2)", "DECIMAL(40,2)"),
+    ],
     "less": [
         *(("INT", "MEDIUMINT"), ("INT UNSIGNED", "MEDIUMINT UNSIGNED"), ("BIT(9)", "BIT(3)")),
         *(("DECIMAL(65,30)", "DECIMAL(65,2)"), ("DECIMAL(9,2)", "DECIMAL(9,2) UNSIGNED")),
@@ -89,12 +92,18 @@ MYSQL_ALTERED = {
     "none": [("INT(5)", "INT(11)"), ("DATETIME(6)", "DATETIME(6)"), ("BINARY(4)", "VARBINARY(4)")],
 }
 POSTGRES_ALTERED = {
-    "more": [("numeric(50,5)", "numeric"), ("interval(0)", "interval"), ("varchar(5)[]", "varchar(9)[]")],
+    "more": [
+        *(("numeric(50,5)", "numeric"), ("interval(0)", "interval"), ("varchar(5)[]", "varchar(9)[]")),
+        *(("numeric(38,2)", "numeric(40,2)"), ("numeric", "text"), ("mood", "text")),
+    ],
     "less": [
         *(("numeric(50,5)", "numeric(50,2)"), ("interval", "interval(0)"), ("timetz", "timetz(3)")),
         *(("bit varying", "bit varying(3)"), ("numeric[]", "numeric(9,2)[]")),
     ],
-    "other": [("interval", "text"), ("integer[]", "text[]"), ("numeric", "text"), ("text", "xml")],
+    "other": [
+        *(("interval", "text"), ("integer[]", "text[]"), ("text", "xml"), ("text", "mood")),
+        *(("numeric(38,2)", "numeric(40,4)"), ("numeric(9,2)", "numeric")),
+    ],
     "none": [("varchar", "text"), ("text", "name")],
 }
 
@@ -106,6 +115,8 @@ def test_a_type_that_becomes_another_one_is_seen_also_where_both_travel_alike(
     server: Server = request.getfixturevalue(f"{kind}_database")
     altered = MYSQL_ALTERED if kind == "mariadb" else POSTGRES_ALTERED
     named = {f"{name}{n}": pair for name, pairs in altered.items() for n, pair in enumerate(pairs)}
+    if kind == "postgres":
+        run(server, "CREATE TYPE mood AS ENUM ('sad', 'ok')")
 
     found = altering(server, named)
 
@@ -115,6 +126,44 @@ def test_a_type_that_becomes_another_one_is_seen_also_where_both_travel_alike(
             column for column in named if column.startswith(name)
         ]
     assert len(found.stops(WriteMode.APPEND)) == len(altered["less"]) + len(altered["other"])
+
+
+def test_labels_of_an_enum_that_are_added_or_renamed_are_seen(postgres_database: Server) -> None:
+    run(
+        postgres_database,
+        "CREATE TYPE mood AS ENUM ('sad', 'it''s ok')",
+        "CREATE DOMAIN feeling AS mood",
+        "CREATE TABLE x (one mood, many mood[], own feeling)",
+    )
+    with closing(open_source(SimpleNamespace(**postgres_database.config))) as source:
+        before = source.table("x").schema
+    run(postgres_database, "ALTER TYPE mood ADD VALUE 'fine'")
+    with closing(open_source(SimpleNamespace(**postgres_database.config))) as source:
+        more = source.table("x").schema
+    run(postgres_database, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    with closing(open_source(SimpleNamespace(**postgres_database.config))) as source:
+        renamed = source.table("x").schema
+
+    assert before.column("one").native == "enum('sad','it''s ok')"
+    assert before.column("many").native == "enum('sad','it''s ok')[]"
+    assert before.column("own").native == "enum('sad','it''s ok')"
+    assert len({schema.fingerprint for schema in (before, more, renamed)}) == 3
+    assert [c.after.name for c in compare(before, more, "postgresql").wider] == ["one", "many", "own"]
+    assert [c.after.name for c in compare(more, renamed, "postgresql").narrower] == ["one", "many", "own"]
+
+
+def test_a_column_that_finds_rows_never_becomes_text() -> None:
+    before, after = (
+        Schema((Column("v", kind, native=native),))
+        for kind, native in (
+            (DataType(Kind.DECIMAL, 38, 2), "numeric(38,2)"),
+            (DataType(Kind.TEXT), "numeric(40,2)"),
+        )
+    )
+    assert compare(before, after, "postgresql").words == (
+        "column v (numeric(38,2) before, numeric(40,2) now) is wider, and travels as text now",
+    )
+    assert len(compare(before, after, "postgresql", fixed={"v"}).other) == 1
 
 
 def altering(server: Server, columns: dict[str, tuple[str, str]]) -> Evolution:

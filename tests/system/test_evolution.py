@@ -71,6 +71,37 @@ def test_columns_are_added_widened_and_dropped(build: Build, route: str) -> None
     assert "column colour" in command(place, "watermark", "history", "-t", "orders")
 
 
+@pytest.mark.parametrize("route", ["mariadb-postgres", "postgres-duckdb"])
+def test_decimals_that_outgrow_the_target_and_labels_that_become_text_go_on(build: Build, route: str) -> None:
+    place = build(route)
+    place.shop.create()
+    place.configure()
+    label = "ENUM('new')"
+    if place.shop.kind == "postgresql":
+        place.shop.run("CREATE TYPE state AS ENUM ('new')")
+        label = "state"
+    place.shop.run("ALTER TABLE orders DROP COLUMN amount")
+    place.shop.run(f"ALTER TABLE orders ADD COLUMN amount DECIMAL(38,2), ADD COLUMN state {label}")
+    insert = "INSERT INTO orders (id, customer, amount, state, updated_at) VALUES ({}, 'x', {}, '{}', '{}')"
+    place.shop.run(insert.format(1, "-1.10", "new", LONG_AGO))
+    place.synced()
+    place.shop.run(insert.format(2, 0, "new", LATER))
+    place.synced(scope=Scope.EXTRACT)
+    retype(place, "amount", "DECIMAL(40,2)")
+    retype(place, "state", "TEXT")
+    wide = "9" * 38 + ".99"
+    place.shop.run(insert.format(3, wide, "brand new", LATER + timedelta(days=1)))
+
+    result = place.synced()
+
+    assert place.warehouse.execute("SELECT id, amount, state FROM orders ORDER BY id") == [
+        (1, "-1.10", "new"),
+        (2, "0.00", "new"),
+        (3, wide, "brand new"),
+    ]
+    assert any("40,2) now) is wider, and travels as text now" in told for told in result.schema_changes)
+
+
 @pytest.mark.parametrize(("route", "kind"), [("mariadb-duckdb", "INT"), ("postgres-postgres", "TEXT")])
 def test_a_narrower_or_other_type_stops_that_table_alone(build: Build, route: str, kind: str) -> None:
     place = build(route)

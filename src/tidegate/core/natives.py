@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tidegate.core.mappings import MOST_DIGITS
+
 PLAIN_TEXTS = frozenset(
     {
         *("char", "varchar", "tinytext", "text", "mediumtext", "longtext"),
@@ -19,11 +21,14 @@ PLAIN_TEXTS = frozenset(
 PLAIN_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bytea"})
 """Types that are nothing but text, or bytes; their length travels with the column."""
 
+_ONE_TEXT = frozenset({"numeric", "bit", "bit varying", "macaddr", "macaddr8"})
+"""Types whose values PostgreSQL writes in one way only, whatever is set: a column of text holds the same."""
+
 _INTEGERS = {"tinyint": 1, "year": 1, "smallint": 2, "mediumint": 3, "int": 4, "integer": 4, "bigint": 8}
 """In the order of what they hold. In brackets they have how wide they are shown, which is no size."""
 _SECONDS = frozenset({"time", "datetime", "timestamp", "interval"})
 _MOST_SECOND_DIGITS = 6
-_LABELLED = re.compile(r"(enum|set)\((.*)\)", re.DOTALL | re.IGNORECASE)
+_LABELLED = re.compile(r"(enum|set)\((.*)\)(\[\])?", re.DOTALL | re.IGNORECASE)
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 _SIZES = re.compile(r"\(\s*(-?\d+)(?:\s*,\s*(-?\d+))?\s*\)")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -54,7 +59,7 @@ class _Native:
         labelled = _LABELLED.fullmatch(native.strip())
         if labelled:
             labels = tuple(label.replace("''", "'") for label in _LABEL.findall(labelled[2]))
-            return cls(labelled[1].lower(), labels=labels)
+            return cls(f"{labelled[1].lower()}{labelled[3] or ''}", labels=labels)
         words = _COMMENT.sub("", native.lower())
         sizes = _SIZES.search(words)
         family = " ".join(_UNSIGNED.sub("", _SIZES.sub(" ", words)).split()).replace(" []", "[]")
@@ -69,8 +74,10 @@ def relation(source: str, before: str, after: str) -> Relation:
     old, new = _Native.of(before), _Native.of(after)
     if old.labels and new.labels:
         return _of_labels(old, new)
-    if old.labels and new.family in PLAIN_TEXTS:
+    if old.labels and new.family in PLAIN_TEXTS and not old.family.endswith("[]"):
         return _of_longest(old, new)
+    if source == "postgresql" and old.family in _ONE_TEXT and new.family in PLAIN_TEXTS and not new.sizes:
+        return Relation.WIDER
     if new.unsigned and not old.unsigned:
         return Relation.NARROWER
     families = {old.family, new.family}
@@ -81,6 +88,22 @@ def relation(source: str, before: str, after: str) -> Relation:
     if old.family != new.family:
         return Relation.WIDER if new.family == "geometry" else Relation.OTHER
     return _of_sizes(source, old, new)
+
+
+def outgrown(source: str, before: str, after: str) -> bool:
+    """Whether decimals became too wide for any target, so that they travel as text, and as the same text."""
+    old, new = _Native.of(before), _Native.of(after)
+    decimals = {old.family, new.family} <= {"numeric", "decimal"} and bool(old.sizes and new.sizes)
+    same_scale = decimals and _digits(old.sizes)[1] == _digits(new.sizes)[1]
+    return same_scale and relation(source, before, after) is Relation.WIDER
+
+
+def is_wide_decimal(native: str) -> bool:
+    """Whether a column is declared with more digits than any target's decimals have."""
+    declared = _Native.of(native)
+    whole, scale = _digits(declared.sizes)
+    digits = max(whole, scale, whole + scale)
+    return declared.family in ("numeric", "decimal") and MOST_DIGITS < digits < float("inf")
 
 
 def _of_labels(old: _Native, new: _Native) -> Relation:

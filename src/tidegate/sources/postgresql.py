@@ -59,9 +59,15 @@ WITH RECURSIVE base(declared, declared_modifier, oid, modifier) AS (
            CASE WHEN t.typtypmod >= 0 THEN t.typtypmod ELSE b.modifier END
     FROM base b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
 )
-SELECT b.declared, b.declared_modifier, t.typname::text, b.modifier, format_type(b.oid, b.modifier),
+SELECT b.declared, b.declared_modifier, t.typname::text, b.modifier,
+       COALESCE('enum(' || labels.listed || CASE t.typtype WHEN 'e' THEN ')' ELSE ')[]' END,
+                format_type(b.oid, b.modifier)),
        n.nspname::text = 'pg_catalog'
 FROM base b JOIN pg_type t ON t.oid = b.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+LEFT JOIN LATERAL (
+    SELECT string_agg('''' || replace(e.enumlabel::text, '''', '''''') || '''', ',' ORDER BY e.enumsortorder)
+    FROM pg_enum e WHERE e.enumtypid IN (t.oid, t.typelem)
+) AS labels(listed) ON true
 WHERE t.typtype <> 'd'
 """
 _ORIGIN = """

@@ -7,11 +7,11 @@ they were: a narrower type makes the source cut or round them, and no cursor tel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import SchemaChanged
-from tidegate.core.natives import Relation, relation
+from tidegate.core.natives import Relation, outgrown, relation
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import Column, Kind, Schema
 from tidegate.core.watermark import RunKind, Watermark
@@ -57,7 +57,7 @@ class Evolution:
             f"column {column.name} is gone: it stays at the target and gets no more values"
             for column in self.dropped
         ]
-        told += [f"column {change} is wider" for change in self.wider]
+        told += [f"column {change} is wider{_and_text(change)}" for change in self.wider]
         told += [f"column {change} is narrower" for change in self.narrower]
         told += [f"column {change} holds another kind of value" for change in self.other]
         told += [
@@ -90,12 +90,15 @@ class Evolution:
         return tuple(told)
 
 
-def compare(before: Schema, after: Schema, source: str = "") -> Evolution:
-    """`source` says whose words the native types are; without it only what travels is compared."""
+def compare(before: Schema, after: Schema, source: str = "", *, fixed: Collection[str] = ()) -> Evolution:
+    """`source` says whose words the native types are; without it only what travels is compared.
+
+    Columns that are `fixed` find rows: they must not become text.
+    """
     old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
     both = [Retyped(old[name], new[name]) for name in new if name in old]
     recast = [change for change in both if _is_recast(change)]
-    judged = [(change, _judged(change, source)) for change in both if change not in recast]
+    judged = [(change, _judged(change, source, fixed)) for change in both if change not in recast]
 
     def those(wanted: Relation) -> tuple[Retyped, ...]:
         return tuple(change for change, found in judged if found is wanted)
@@ -111,9 +114,12 @@ def compare(before: Schema, after: Schema, source: str = "") -> Evolution:
     )
 
 
-def _judged(change: Retyped, source: str) -> Relation:
+def _judged(change: Retyped, source: str, fixed: Collection[str]) -> Relation:
     """What became of a type: as it travels and, where that tells too little, in the source's words."""
     before, after = change.before, change.after
+    if _becomes_text(change):
+        fits = after.name not in fixed and outgrown(source, before.native, after.native)
+        return Relation.WIDER if fits else Relation.OTHER
     if before.type.kind is after.type.kind:
         told = relation(source, before.native, after.native)
         by_name = before.type == after.type or before.type.kind in _TOLD_BY_NAME
@@ -131,7 +137,8 @@ def admitted(mark: Watermark | None, job: TableJob) -> Evolution:
     before = last_schema(mark)
     if before is None or before.fingerprint == job.schema.fingerprint:
         return Evolution()
-    evolution = compare(before, job.schema, job.settings.lossy.source)
+    fixed = {*job.settings.cursor.columns, *job.schema.key}
+    evolution = compare(before, job.schema, job.settings.lossy.source, fixed=fixed)
     reasons = evolution.stops(job.target.mode) if job.kind is RunKind.INCREMENTAL else ()
     if reasons:
         raise _stopped(job, before, reasons)
@@ -170,6 +177,14 @@ def _is_recast(change: Retyped) -> bool:
     if before.type.kind is after.type.kind or before.native != after.native or not before.native:
         return False
     return Kind.TEXT in (before.type.kind, after.type.kind)
+
+
+def _becomes_text(change: Retyped) -> bool:
+    return change.before.type.kind is Kind.DECIMAL and change.after.type.kind is Kind.TEXT
+
+
+def _and_text(change: Retyped) -> str:
+    return ", and travels as text now" if _becomes_text(change) else ""
 
 
 def _holds_all(change: Retyped) -> bool:

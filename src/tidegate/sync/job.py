@@ -10,6 +10,7 @@ from functools import partial
 from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError, SourceError
 from tidegate.core.lossy import Fit, OnLossy, fit
+from tidegate.core.natives import is_wide_decimal
 from tidegate.core.quality import Rules
 from tidegate.core.strategies import Strategy, WriteMode
 from tidegate.core.types import Column, Kind, Schema
@@ -151,10 +152,16 @@ def target_table(settings: TableSettings, stream: StreamId, staged: Schema) -> T
         mode=mode,
         key=versions if mode is WriteMode.APPEND else staged.key,
         cursor=cursor,
-        texts=tuple(name for name in staged.names if settings.lossy.of(name) is OnLossy.TEXT),
+        texts=tuple(column.name for column in staged.columns if _may_become_text(column, settings)),
         files=settings.files,
         placement=settings.placement,
     )
+
+
+def _may_become_text(column: Column, settings: TableSettings) -> bool:
+    """By decision, or because the decimals that the target has it for are too few digits by now."""
+    outgrown = column.type.kind is Kind.TEXT and is_wide_decimal(column.native)
+    return settings.lossy.of(column.name) is OnLossy.TEXT or (outgrown and column.name not in settings.masks)
 
 
 def _relation(source: Source, settings: TableSettings, *, fresh: bool) -> Relation:

@@ -32,7 +32,7 @@ class TargetTable:
     cursor: tuple[str, ...] = ()
     """Columns that say which of two versions of a row is newer."""
     texts: tuple[str, ...] = ()
-    """Columns that were decided to travel as text: a column of dates that is there already becomes one."""
+    """Columns that came to travel as text: one of dates or decimals that is there already becomes text."""
     files: FileLayout = ANYHOW
     placement: Placement = ANYWHERE
 

@@ -241,7 +241,7 @@ def test_nan_is_told_from_zero_whatever_was_read_before(postgres_database: Serve
 
         def read(number: int) -> dict[str, Any]:
             [row] = read_all(kept, whole(source.table("x"), f"id = {number}")).to_pylist()
-            return row
+            return dict(row)
 
         def refused(number: int) -> str:
             with pytest.raises(LossyValue) as error:
