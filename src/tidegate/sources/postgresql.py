@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -87,6 +88,10 @@ WHERE n.nspname = {schema} AND c.relname = {name} AND a.attname = {column}
 """
 
 
+_ANY_BYTES = "SQL_ASCII"
+_TEXTS = frozenset({Kind.TEXT, Kind.JSON})
+
+
 class PostgreSQL:
     """The port to one database, and to its primary if this one is a standby."""
 
@@ -165,12 +170,19 @@ class PostgreSQL:
         wanted = ", ".join(f"({oid}, {modifier})" for oid, modifier in new)
         for oid, modifier, base, base_modifier, native, built_in in self.rows(_TYPES.format(types=wanted)):
             declared = data_type(base if built_in else "text", base_modifier)
-            self._types[oid, modifier] = Column("", declared, native=native)
+            charset = self._any_bytes if declared.kind in _TEXTS else ""
+            self._types[oid, modifier] = Column("", declared, native=native, charset=charset)
 
     def _column(self, name: str, oid: int, modifier: int, *, nullable: bool) -> Column:
         self._learn_types([(oid, modifier)])
         known = self._types[oid, modifier]
-        return Column(name, known.type, nullable, known.native)
+        return replace(known, name=name, nullable=nullable)
+
+    @property
+    def _any_bytes(self) -> str:
+        """The encoding of the database, if it takes any bytes for text."""
+        encoding = self._open().info.parameter_status("server_encoding") or ""
+        return encoding if encoding == _ANY_BYTES else ""
 
     def unaltered(self, tables: Mapping[TableName, Schema | None]) -> str | None:
         """Not needed here: every value arrives in a form that tells its type."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -154,6 +156,40 @@ def test_columns_of_postgresql_are_carried_as_the_text_that_it_writes(
     assert [found[name] for name in names] == [list(column) for column in zip(*written, strict=True)]
     assert "infinity" in found["d"]
     assert not lost
+
+
+@pytest.fixture
+def any_bytes(postgres: Server) -> Iterator[Server]:
+    """A database that takes any bytes for text."""
+    name = f"any_bytes_{uuid4().hex[:12]}"
+    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    yield postgres.using(name)
+    postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_bytes_of_postgresql_that_are_no_utf8_are_decided_on(any_bytes: Server) -> None:
+    texts = ["", "é", "日本", "\U0001f30a", "\uffff", "\x7f"]
+    wrong = ["e9", "61c3", "c080", "eda080", "f4908080", "e282", "80"]
+    values = [text.encode().hex() for text in texts] + wrong
+    rows = ", ".join(
+        f"({n}, convert_from('\\x{value}', 'SQL_ASCII'), convert_from('\\x22{value}22', 'SQL_ASCII')::json)"
+        for n, value in enumerate(values)
+    )
+    run(any_bytes, "CREATE TABLE x (id int PRIMARY KEY, t text, j json)", "INSERT INTO x VALUES (99)")
+    run(any_bytes, f"INSERT INTO x VALUES {rows}")
+    reader = PostgreSQLReader(login(any_bytes))
+
+    with closing(open_source(SimpleNamespace(**any_bytes.config))) as source:
+        found, lost = arrived(source, reader, OnLossy.NULL, "postgresql")
+
+        assert found["t"] == [*texts, *([None] * len(wrong)), None]
+        assert lost == {"t": len(wrong), "j": len(wrong)}
+        with pytest.raises(LossyValue, match=r"column `t` holds a\\303 where id = 7, which text cannot hold"):
+            list(
+                reader.read(
+                    replace(decided(source, OnLossy.ERROR, "postgresql"), where="id = 7"), batch_rows=9
+                )
+            )
 
 
 SQLITE: dict[str, list[tuple[Any, str | None]]] = {

@@ -109,7 +109,38 @@ RULES = (
 
 
 def _projections(columns: Iterable[Column]) -> tuple[Projection, ...]:
-    return tuple(_widened(projection) for projection in exact.projections(columns, RULES, quote))
+    return tuple(
+        _signed(projection.column) if projection.column.charset else _widened(projection)
+        for projection in exact.projections(columns, RULES, quote)
+    )
+
+
+_UTF8 = "|".join(
+    [
+        r"[\u0001-\u007f]",
+        r"[\u00c2-\u00df][\u0080-\u00bf]",
+        r"\u00e0[\u00a0-\u00bf][\u0080-\u00bf]",
+        r"[\u00e1-\u00ec\u00ee\u00ef][\u0080-\u00bf]{2}",
+        r"\u00ed[\u0080-\u009f][\u0080-\u00bf]",
+        r"\u00f0[\u0090-\u00bf][\u0080-\u00bf]{2}",
+        r"[\u00f1-\u00f3][\u0080-\u00bf]{3}",
+        r"\u00f4[\u0080-\u008f][\u0080-\u00bf]{2}",
+    ]
+)
+"""What every text is in UTF-8, where each byte counts as a character."""
+
+
+def _no_utf8(column: Column) -> str:
+    """In a database that takes any bytes for text; the server would refuse to send them."""
+    return f"COALESCE({quote(column.name)}::text !~ '^({_UTF8})*$', false)"
+
+
+def _signed(column: Column) -> Projection:
+    """A text behind a sign that says whether it is one; bytes that are none are written as numbers."""
+    sent = f"{quote(column.name)}::text"
+    written = f"encode(convert_to({sent}, 'SQL_ASCII'), 'escape')"
+    sql = f"CASE WHEN {_no_utf8(column)} THEN '!' || {written} ELSE '=' || {sent} END"
+    return Projection(column, sql, exact.signed)
 
 
 def _widened(projection: Projection) -> Projection:
@@ -131,15 +162,17 @@ _UNFIT = {
 
 
 def _unfit(column: Column) -> str | None:
+    if column.charset:
+        return _no_utf8(column)
     name = quote(column.name)
     condition = _UNFIT.get(column.type.kind)
     return f"COALESCE({condition.replace('{}', name)}, false)" if condition else None
 
 
 def _as_declared(column: Column) -> str:
-    """PostgreSQL forgets a column's sizes in a CASE; decimals that travel as text have none."""
+    """PostgreSQL forgets a column's sizes in a CASE; what travels as text has none."""
     plain = f"numeric({column.type.precision},{column.type.scale})"
-    if column.type.kind is Kind.DECIMAL and column.native != plain:
+    if column.charset or (column.type.kind is Kind.DECIMAL and column.native != plain):
         return "{}"
     return f"({{}})::{column.native}"
 
