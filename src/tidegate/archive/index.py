@@ -137,7 +137,7 @@ def _members(place: ArchivePlace, key: str) -> pa.RecordBatch:
     source = place.open(key)
     if source is None:
         raise DamagedShard("the shard is gone", where=place.where(key), hint="run it again")
-    marks = [fingerprint(uid) for uid in Shard(source).index().column("uid").to_pylist()]
+    marks = [fingerprint(uid) for uid in Shard(source).uids()]
     return _batch(marks, [key] * len(marks))
 
 

@@ -14,7 +14,9 @@ import secrets
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +29,7 @@ from tidegate.state.contract import Store
 
 _UNFINISHED = ".unfinished-"
 _UMASK = threading.Lock()
+_SYNCED_AT_ONCE = 8
 _ABANDONED_SECONDS = 3600.0
 """A file that nobody holds for so long is nobody's, even if its lock cannot be seen from here."""
 
@@ -132,9 +135,9 @@ class LocalPlace:
 
     def settle(self, keys: Iterable[str]) -> None:
         parents = {folder for key in keys for folder in self._path(key).parents}
-        with problems(str(self.root)):
-            for folder in sorted(folder for folder in parents if folder.is_relative_to(self.root)):
-                _sync_folder(folder)
+        ours = [folder for folder in parents if folder.is_relative_to(self.root)]
+        with problems(str(self.root)), ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+            deque(threads.map(_sync_folder, ours), maxlen=0)  # whatever one of them raises, this raises
 
     def put_new(self, key: str, data: bytes) -> bool:
         with self.scratch() as file:

@@ -125,12 +125,20 @@ class Shard:
 
     def index(self) -> pa.Table:
         """One row for each file, in the order in which they lie in the shard."""
+        return self._index(INDEX.names).cast(INDEX)
+
+    def uids(self) -> list[str]:
+        """Of all files, in the same order."""
+        uids: list[str] = self._index(["uid"]).column(0).to_pylist()
+        return uids
+
+    def _index(self, names: list[str]) -> pa.Table:
         self.check_tail()
         header = len(layout.index_header(b""))
         data = self._source.read(self.guide.index_offset + header, self.guide.index_bytes)
         # `read_table` would make a dataset of it first, at twenty times the cost.
         with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-            return file.read(use_threads=False).cast(INDEX)
+            return file.read(names, use_threads=False)
 
     def check_tail(self) -> None:
         """Raise `DamagedShard` unless index, directory and end records are what was written."""
