@@ -278,6 +278,27 @@ def test_redshift_needs_staging_that_it_can_read(folder: Folder) -> None:
     assert "type s3" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("codec", "taken"),
+    [("snappy", True), ("gzip", True), ("none", True), ("lz4", False), ("brotli", False), ("zstd", False)],
+)
+def test_redshift_needs_files_that_it_can_read(folder: Folder, codec: str, *, taken: bool) -> None:
+    folder.connections(EVERYTHING)
+    folder.pipeline(
+        f"""
+        pipeline: {{name: shop, source: crm, target: redshift, staging: s3_qa, state: default,
+                   s3: {{compression: {codec}}}}}
+        tables: {{people: {{cdc_id_column: id}}}}
+        """
+    )
+    if taken:
+        folder.load(ENVIRON).validate()
+        return
+    with pytest.raises(ConfigError) as caught:
+        folder.load(ENVIRON).validate()
+    assert f"does not read Parquet files that are compressed with {codec}" in str(caught.value)
+
+
 @pytest.mark.parametrize("options", ["redshift: {dist_key: id}", "delta: {partition_by: id}"])
 def test_how_another_kind_of_target_lays_out_a_table_is_refused(folder: Folder, options: str) -> None:
     folder.table(f"cdc_id_column: id\n{options}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.servers import Bastion, S3Server, Server
@@ -160,6 +163,26 @@ def test_what_copy_does_not_read_goes_in_through_a_copy_that_is_gone_after_it(
     assert (fresh_bucket.requests() - before)["PutObject"] == 2
     assert loads(fresh_bucket) == []
     assert read_rows(target, "orders") == [(None, None, None), ("18446744073709551615", "24:00:00", "-128")]
+
+
+@pytest.mark.parametrize("codec", ["lz4", "brotli", "zstd"])
+def test_a_file_whose_compression_copy_does_not_read_goes_in_through_a_copy(
+    target: RedshiftTarget, stage: S3Stage, codec: str
+) -> None:
+    """It may have been staged before the target became a Redshift."""
+    target.prepare(orders(), ORDERS)
+    staged = recompressed(stage, stage.segment(ORDERS, [(1, 1, "a")]), codec)
+    target.load(orders(), [staged], generation=1, fence=1)
+    assert target.count("orders") == 1
+
+
+def recompressed(stage: S3Stage, staged: StagedSegment, codec: str) -> StagedSegment:
+    table, out = pq.read_table(BytesIO(stage.area.get(staged.segment.key))), BytesIO()
+    pq.write_table(table, out, compression=codec, store_schema=False)
+    put = stage.area.put(staged.segment.key, out.getvalue())
+    checksum = hashlib.sha256(out.getvalue()).hexdigest()
+    changed = replace(staged.segment, bytes=len(out.getvalue()), etag=put.etag, checksum=checksum)
+    return replace(staged, segment=changed)
 
 
 def test_a_file_that_was_put_back_is_known_by_its_content(

@@ -51,10 +51,10 @@ def put(bucket: S3Server, key: str, data: bytes) -> None:
     bucket.client().put_object(Bucket=bucket.bucket, Key=key, Body=data)
 
 
-def staged(bucket: S3Server, table: pa.Table, **entry: Any) -> str:
+def staged(bucket: S3Server, table: pa.Table, *, compression: str = "snappy", **entry: Any) -> str:
     """A file and its manifest; returns what COPY reads."""
     out = pa.BufferOutputStream()
-    pq.write_table(table, out)
+    pq.write_table(table, out, compression=compression)
     data = out.getvalue().to_pybytes()
     put(bucket, "part.parquet", data)
     made = {
@@ -219,6 +219,16 @@ def test_copy_loads_by_position_in_the_clients_own_transaction(
     assert client.run("SELECT count(*) FROM t") == [(0,)]
     client.run(f"COPY t FROM {source}")
     assert client.run("SELECT id, v FROM t ORDER BY id") == [(1, "x"), (2, "ä")]
+
+
+def test_compressions_that_the_documentation_does_not_name_are_refused(
+    client: Client, fresh_bucket: S3Server
+) -> None:
+    client.run("CREATE TABLE t (id bigint, v varchar(2))")
+    for codec in ("lz4", "brotli", "zstd"):
+        with pytest.raises(redshift_connector.Error, match="unsupported compression codec"):
+            client.run(f"COPY t FROM {staged(fresh_bucket, ROWS, compression=codec)}")
+    client.run(f"COPY t FROM {staged(fresh_bucket, ROWS, compression='gzip')}")
 
 
 @pytest.mark.parametrize(

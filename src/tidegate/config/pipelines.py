@@ -25,7 +25,7 @@ from tidegate.config.mappings import ColumnMappings
 from tidegate.config.pipeline_models import PipelineFile, PipelineOptions, TableOptions
 from tidegate.config.problems import KeyPath, Problem, config_error
 from tidegate.config.resolving import mercy_of, resolve, unsuitable
-from tidegate.config.settings import Mercy, Processing, TableSettings
+from tidegate.config.settings import COPIED_BY_REDSHIFT, Mercy, Processing, TableSettings
 from tidegate.config.spelling import did_you_mean, is_pattern, listed, matches
 from tidegate.config.variables import Variables
 from tidegate.core.errors import UsageError
@@ -304,6 +304,7 @@ class _Reading:
         if wrong:
             self._say(("pipeline", "ceiling", "primary"), wrong)
         self._check_layouts(options.target, tables)
+        self._check_compression(options)
         if not self.problems:
             self._keep_apart(names["staging"], names["state"])
             self._within_reach(options.target, names["staging"])
@@ -379,6 +380,14 @@ class _Reading:
                 if said.model_fields_set and kind not in (section, None):
                     message = f"it is for targets of type {section}, and `{target}` is of type {kind}"
                     self._say(("tables", name, section), message, "leave it out")
+
+    def _check_compression(self, options: PipelineOptions) -> None:
+        """Otherwise the files would be found out only when they are to be loaded."""
+        entry, chosen = self.connections.entries[Section.TARGET].get(options.target), options.s3.compression
+        if entry is None or entry.kind != "redshift" or chosen in (None, *COPIED_BY_REDSHIFT):
+            return
+        message = f"Redshift's COPY does not read Parquet files that are compressed with {chosen}"
+        self._say(("pipeline", "s3", "compression"), message, "use snappy or gzip, or none")
 
     def _within_reach(self, target: str, staging: str) -> None:
         """Redshift reads staged files by itself, and it can read S3 only."""

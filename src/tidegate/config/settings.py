@@ -44,6 +44,10 @@ class Compression(StrEnum):
     NONE = "none"
 
 
+COPIED_BY_REDSHIFT = frozenset({Compression.SNAPPY, Compression.GZIP, Compression.NONE})
+"""What Redshift's documentation says that COPY reads; of Parquet with others it says nothing."""
+
+
 class TableOrder(StrEnum):
     """Whether a pipeline's tables go one after the other or several at once."""
 

@@ -21,6 +21,9 @@ from tidegate.targets.contract import StagedSegment, StagingArea
 from tidegate.targets.redshift_types import copied, fits
 from tidegate.targets.segments import at_hand, batches, check
 
+_READ_CODECS = frozenset({"SNAPPY", "GZIP", "UNCOMPRESSED"})
+"""Files that were staged for another target may have others."""
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -63,9 +66,9 @@ class Shelf:
             with suppress(TidegateError):
                 area.delete([key])
 
-    def _file(self, item: StagedSegment, found: pa.Schema) -> File:
-        area, columns = _demand_area(item), _columns(item, found)
-        if columns is not None:
+    def _file(self, item: StagedSegment, found: pq.FileMetaData) -> File:
+        area, columns = _demand_area(item), _columns(item, found.schema.to_arrow_schema())
+        if columns is not None and _codecs(found) <= _READ_CODECS:
             return File(area.url(item.segment.key), item.segment.bytes, columns, item)
         key = self._key(item, "parquet")
         self._beside.append((area, key))
@@ -121,6 +124,11 @@ def _columns(item: StagedSegment, found: pa.Schema) -> tuple[Column, ...] | None
     ordered = tuple(columns[name] for name in found.names)
     alike = all(fits(column.type, part.type) for column, part in zip(ordered, found, strict=True))
     return ordered if alike else None
+
+
+def _codecs(found: pq.FileMetaData) -> set[str]:
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    return {group.column(number).compression for group in groups for number in range(group.num_columns)}
 
 
 def _rewrite(item: StagedSegment, out: object) -> None:

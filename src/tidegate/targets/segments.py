@@ -85,14 +85,14 @@ def batches(staged: StagedSegment) -> Iterator[pa.RecordBatch]:
             yield batch.select(stored).rename_columns(schema.names).cast(schema)
 
 
-def check(staged: StagedSegment) -> pa.Schema:
+def check(staged: StagedSegment) -> pq.FileMetaData:
     """Refuse a file that does not hold the columns and the number of rows its segment says.
 
-    Returns what its columns are.
+    Returns what it says of itself.
     """
     with reading(staged), staged.open() as file, pq.ParquetFile(file) as parquet:
         _check(staged, parquet.metadata, parquet.schema_arrow)
-        return parquet.schema_arrow
+        return parquet.metadata
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tidegate.targets.copy_text import copy_text
 from tidegate.testing.redshift.sql import Refused, Tokens
 
 _BATCH_ROWS = 16_384
+_CODECS = frozenset({"SNAPPY", "GZIP", "UNCOMPRESSED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class Copying:
     def _file(self, url: str, data: bytes) -> Iterator[tuple[int, memoryview]]:
         try:
             with pq.ParquetFile(BytesIO(data)) as parquet:
+                _demand_readable(url, parquet.metadata)
                 self._demand_shape(url, parquet.schema_arrow)
                 row = 0
                 for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
@@ -235,6 +237,15 @@ class Copying:
             return None
         except TidegateError as error:
             raise Refused(f"S3ServiceException: {error.message}", "XX000") from error
+
+
+def _demand_readable(url: str, metadata: pq.FileMetaData) -> None:
+    """Only the compressions that Redshift's documentation names."""
+    for number in range(metadata.num_row_groups):
+        codec = metadata.row_group(number).column(0).compression
+        if codec not in _CODECS:
+            message = f"Spectrum Scan Error: unsupported compression codec {codec}"
+            raise LoadError(message, code=15001, file=url)
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
