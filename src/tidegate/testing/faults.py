@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
+from threading import Lock
 from typing import Any
 
 from tidegate.core.watermark import Event
@@ -47,12 +48,17 @@ class Fault:
 
 
 class Faulty:
-    """Behaves like the part it wraps, until the fault strikes."""
+    """Behaves like the part it wraps, until the fault strikes.
+
+    Calls that count go one after the other, whichever threads make them: what had begun when the fault struck
+    would be a matter of luck otherwise.
+    """
 
     def __init__(self, part: Any, fault: Fault) -> None:
         self._part = part
         self._fault = fault
         self._calls = count(1)
+        self._turn = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Faulty, (self._part, self._fault)
@@ -65,10 +71,11 @@ class Faulty:
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self._fault.counts(kwargs.get("events", ())):
                 return method(*args, **kwargs)
-            nth = next(self._calls)  # one number each, whichever threads call
-            self._fault.strike(nth, Moment.BEFORE)
-            result = method(*args, **kwargs)
-            self._fault.strike(nth, Moment.AFTER)
+            with self._turn:
+                nth = next(self._calls)
+                self._fault.strike(nth, Moment.BEFORE)
+                result = method(*args, **kwargs)
+                self._fault.strike(nth, Moment.AFTER)
             return result
 
         return call
