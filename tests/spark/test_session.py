@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from zipfile import ZipFile
 
 import pytest
@@ -50,6 +51,30 @@ def test_a_connect_server_that_is_gone_between_two_jobs_went_away(nowhere: str, 
         session.get()
 
     assert "run it again" in str(raised.value.hint)
+
+
+def test_a_server_that_goes_away_while_its_session_is_looked_at_went_away() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    class Closing:
+        @property
+        def is_stopped(self) -> bool:
+            listener.close()
+            return True
+
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    session = LazySession(SparkSettings(remote=f"sc://{address}"), cast("SparkSession", Closing()))
+
+    with pytest.raises(ConnectError, match="the Spark Connect server went away"):
+        session.get()
+
+
+def test_whatever_a_job_fails_with_a_server_that_is_gone_is_named(nowhere: str, spark: SparkSession) -> None:
+    session = LazySession(SparkSettings(remote=f"sc://{nowhere}"), spark)
+
+    lost = session.lost(OSError("Connection reset by peer"))
+
+    assert str(lost).startswith(f"{nowhere}: the Spark Connect server went away")
 
 
 def test_a_standalone_master_that_does_not_answer_is_an_error_at_once(nowhere: str) -> None:

@@ -66,24 +66,43 @@ def is_open(session: SparkSession | ConnectSession) -> bool:
         return False
 
 
-def gone(error: BaseException) -> ConnectError | None:
-    """What there is to say if `error` tells of a server that went away amid a run; None if it does not."""
-    return _went_away() if "StatusCode.UNAVAILABLE" in str(error) else None
+def renewed(session: SparkSession, address: str, conf: Mapping[str, str]) -> SparkSession:
+    """The session as it was begun, or another one where the server has forgotten it."""
+    _demand_still_there(address)  # a session would ask a server that is gone for a minute
+    if is_open(session):
+        return session
+    try:
+        return connect(address, conf)
+    except ConnectError:
+        _demand_still_there(address)  # it may have gone away only now
+        raise
 
 
-def _went_away() -> ConnectError:
-    return ConnectError(
-        "the Spark Connect server went away",
-        hint="once it is back, run it again: it goes on from the last proved chunk",
-    )
+def gone(error: BaseException, address: str) -> ConnectError | None:
+    """What there is to say of `error` if the server went away; None if it is still there."""
+    if "StatusCode.UNAVAILABLE" in str(error):
+        return _went_away(address)
+    try:
+        _demand_still_there(address)
+    except ConnectError as lost:
+        return lost
+    return None
 
 
-def demand_still_there(address: str) -> None:
+def _demand_still_there(address: str) -> None:
     """Raise `ConnectError` if nothing answers any more where a session was begun."""
     try:
         demand_server(address)
     except ConnectError as error:
-        raise _went_away() from error
+        raise _went_away(address) from error
+
+
+def _went_away(address: str) -> ConnectError:
+    return ConnectError(
+        "the Spark Connect server went away",
+        where=endpoint(address),
+        hint="once it is back, run it again: it goes on from the last proved chunk",
+    )
 
 
 def demand_server(address: str) -> None:

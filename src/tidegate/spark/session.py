@@ -18,7 +18,7 @@ from tidegate.core.errors import ConnectError, UsageError
 from tidegate.core.secrecy import hidden, names_a_secret
 from tidegate.spark.parcel import parcel
 from tidegate.spark.reaching import demand_reachable
-from tidegate.spark.remote import connect, demand_still_there, is_open
+from tidegate.spark.remote import connect, gone, renewed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,18 +60,17 @@ class LazySession:
 
     def get(self) -> SparkSession:
         with self._starting:  # several tables may ask at once
-            if self._session is None or self._forgotten(self._session):
+            if self._session is None:
                 self._session = start(self.settings)
+            elif self.settings.remote:
+                session = renewed(self._session, self.settings.remote, self.settings.conf)
+                if session is not self._session:
+                    self._session = _equipped(session)
             return self._session
 
-    def _forgotten(self, session: SparkSession) -> bool:
-        if self.settings.remote is None:
-            return False
-        demand_still_there(self.settings.remote)  # a session would ask a server that is gone for a minute
-        if is_open(session):
-            return False
-        demand_still_there(self.settings.remote)
-        return True
+    def lost(self, error: BaseException) -> ConnectError | None:
+        """What there is to say if a job failed with `error` because its server went away."""
+        return gone(error, self.settings.remote) if self.started and self.settings.remote else None
 
     def stop(self) -> None:
         if self._session is not None:
@@ -80,11 +79,16 @@ class LazySession:
 
 
 def start(settings: SparkSettings) -> SparkSession:
-    """A session as configured, or the one this process already has. Its tasks can import this package."""
+    """A session as configured, or the one this process already has, equipped."""
     if settings.remote:
         session = connect(settings.remote, settings.conf)
     else:
         session = _running() or _start_jvm(settings)
+    return _equipped(session)
+
+
+def _equipped(session: SparkSession) -> SparkSession:
+    """The session, whose tasks can import this package."""
     if not _is_local(session):
         session.addArtifacts(str(parcel()), pyfile=True)
     return session

@@ -18,7 +18,6 @@ from tidegate.core.watermark import Run, RunKind, StreamId
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extracted, Extraction, extract, receipts
-from tidegate.spark.remote import gone
 from tidegate.spark.running import RunningJob
 from tidegate.spark.session import LazySession
 from tidegate.staging.contract import Staging
@@ -104,7 +103,26 @@ class Extractor:
             return
         ledger.collect()
         self._commit(held, ledger, job)
-        raise _in_words(error, job)
+        raise self._in_words(error, job)
+
+    def _in_words(self, error: BaseException, job: TableJob) -> BaseException:
+        """What Spark reports of a failed task, cut down to what happened."""
+        if isinstance(error, TidegateError) or not isinstance(error, Exception):
+            return error
+        lost = self.session.lost(error)
+        if lost is not None:
+            return lost
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
+        python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
+        return SourceError(
+            f"a Spark task failed: {(absent or python or lines or [type(error).__name__])[-1]}",
+            where=str(job.stream),
+            hint="tasks need the packages that the driver has: install them on the machines that run tasks, "
+            "or send an environment along, as docs/how-to/run-on-a-cluster.md shows"
+            if absent
+            else "run it again to go on from the last proved chunk; --debug shows the whole trace",
+        ).with_traceback(error.__traceback__)
 
     def _ended(self, answer: Future[Extracted], meanwhile: Callable[[], bool]) -> bool:
         """Whether the job has ended by the time of the next look."""
@@ -236,23 +254,3 @@ class _Receipts:
             for number, chunk in self._chunks.items()
             if number >= self._next and number not in self._found
         ]
-
-
-def _in_words(error: BaseException, job: TableJob) -> BaseException:
-    """What Spark reports of a failed task, cut down to what happened."""
-    if isinstance(error, TidegateError) or not isinstance(error, Exception):
-        return error
-    lost = gone(error)
-    if lost is not None:
-        return lost
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
-    python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
-    return SourceError(
-        f"a Spark task failed: {(absent or python or lines or [type(error).__name__])[-1]}",
-        where=str(job.stream),
-        hint="tasks need the packages that the driver has: install them on the machines that run tasks, or "
-        "send an environment along, as docs/how-to/run-on-a-cluster.md shows"
-        if absent
-        else "run it again to go on from the last proved chunk; --debug shows the whole trace",
-    ).with_traceback(error.__traceback__)
