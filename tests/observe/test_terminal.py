@@ -11,7 +11,7 @@ from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import StreamId
 from tidegate.core.windows import Window
 from tidegate.observe.figures import counted, size, span
-from tidegate.observe.terminal import Lines, Terminal, Tone, Toned
+from tidegate.observe.terminal import Lines, Terminal, Tone, Toned, _Count
 
 ORDERS = StreamId("shop", "orders")
 
@@ -164,6 +164,17 @@ def test_bars_survive_everything_a_sync_can_tell() -> None:
         watcher.finished(ORDERS, Outcome("failed", error=SourceError("gone", where="shop/orders")))
     assert "is new" in out(shown)
     assert "error: shop/orders: gone" in err(shown)
+
+
+def test_rows_a_second_are_told_once_they_can_be_told() -> None:
+    now = 100.0
+    count = _Count(lambda: now)
+    count.planned(3, 100)
+    count.staged(100)
+    count.staged(100)
+    assert count.rate == 0, "two chunks that were proved in the same moment say nothing"
+    now += 2
+    assert count.rate == 50
 
 
 @pytest.mark.parametrize(

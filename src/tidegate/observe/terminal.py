@@ -374,11 +374,13 @@ def _in_words(result: Outcome) -> str:
 class _Count:
     """Rows so far, and an estimate of those to come: chunks are full, except the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows = 0
         self.left = 0
         self.loaded = 0
         self._batch = 0
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
 
     def planned(self, chunks: int, batch_size: int) -> None:
         self.left = chunks
@@ -387,6 +389,17 @@ class _Count:
     def staged(self, rows: int) -> None:
         self.rows += rows
         self.left = max(0, self.left - 1)
+        self._first = self._first or (self._clock(), self.rows)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second since the first chunk was there; 0 while that cannot be told yet.
+
+        Several chunks are often proved in the same moment.
+        """
+        began, rows = self._first or (self._clock(), self.rows)
+        passed = self._clock() - began
+        return (self.rows - rows) / passed if passed >= 1 else 0.0
 
     @property
     def expected(self) -> int:
@@ -412,7 +425,7 @@ class Bars(OnlyErrors):
 
     def started(self, stream: StreamId) -> None:
         self._counts[stream] = _Count()
-        self._tasks[stream] = self._progress.add_task(_printable(str(stream)), total=None, rows="", rate="")
+        self._tasks[stream] = self._progress.add_task(_printable(str(stream)), total=None, rows="", pace="")
 
     def planned(self, stream: StreamId, chunks: int, batch_size: int) -> None:
         self._count(stream).planned(chunks, batch_size)
@@ -433,7 +446,7 @@ class Bars(OnlyErrors):
     def remark(self, text: str) -> None:
         """What the wait is for; it goes when something moves."""
         self._quiet_remark()
-        self._remark = self._progress.add_task(_printable(text), total=None, rows="", rate="")
+        self._remark = self._progress.add_task(_printable(text), total=None, rows="", pace="")
 
     def finished(self, stream: StreamId, result: Outcome) -> None:
         self._quiet_remark()
@@ -452,11 +465,14 @@ class Bars(OnlyErrors):
         count = self._counts[stream]
         about = "~" if count.left else ""
         loaded = f", {count.loaded:,} loaded" if count.loaded else ""
+        rate = count.rate
+        left = f", {span((count.expected - count.rows) / rate)} left" if rate and count.left else ""
         self._progress.update(
             self._tasks[stream],
             completed=count.rows,
             total=count.expected,
             rows=f"{count.rows:,} of {about}{count.expected:,} rows{loaded}",
+            pace=f"{rate:,.0f} rows/s{left}" if rate else "",
         )
 
     def _quiet_remark(self) -> None:
@@ -466,33 +482,14 @@ class Bars(OnlyErrors):
 
 
 def _rich_progress(console: Console) -> RichProgress:
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        SpinnerColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} rows/s" if task.speed and task.total else "", style="cyan")
-
-    class Left(TimeRemainingColumn):
-        def render(self, task: Task) -> Text:
-            return super().render(task) if task.total else Text("")
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[rows]}", markup=False),
-        Rate(),
-        Left(compact=True),
+        TextColumn("{task.fields[pace]}", style="cyan", markup=False),
         console=console,
         transient=True,
-        speed_estimate_period=10,
     )
