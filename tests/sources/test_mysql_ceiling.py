@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +13,7 @@ import pytest
 
 from tests.servers import Server
 from tests.sources.conftest import Opened
+from tests.sources.readers.reading import wait_until
 from tests.sources.writing import IMPATIENT, PATIENT, meanwhile, run, writer
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.positions import Position
@@ -143,6 +144,70 @@ def test_a_statement_the_engine_has_not_seen_yet_holds_the_ceiling(shop: Server,
         assert "statement" in (held.held_back_by or "")
         assert freeze(opened(shop), settings=PATIENT) != before
         assert shop.execute("SELECT count(*) FROM orders WHERE note = 'slow'") == [(1,)]
+
+
+@pytest.fixture
+def scheduler(mariadb: Server) -> Iterator[None]:
+    mariadb.execute("SET GLOBAL event_scheduler = ON")
+    yield
+    mariadb.execute("SET GLOBAL event_scheduler = OFF")
+
+
+PROCESSES = "SELECT 1 FROM information_schema.processlist"
+
+
+@contextmanager
+def waiting(shop: Server, statement: str, state: str, release: Callable[[], None]) -> Iterator[None]:
+    """A statement that waits for as long as the block lasts."""
+    with meanwhile(shop, statement):
+        try:
+            wait_until(lambda: bool(shop.execute(f"{PROCESSES} WHERE state = '{state}'")), 120)
+            yield
+        finally:
+            release()
+            wait_until(lambda: not shop.execute(f"{PROCESSES} WHERE state = '{state}'"), 120)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "SET STATEMENT max_statement_time = 600 FOR {}",
+        "CREATE EVENT slow ON SCHEDULE AT CURRENT_TIMESTAMP DO {}",
+    ],
+    ids=["with settings of its own", "of the server's scheduler"],
+)
+def test_whatever_a_statement_looks_like_it_holds_the_ceiling(
+    shop: Server, opened: Opened, scheduler: None, form: str
+) -> None:
+    del scheduler
+    before = add(shop, seconds_ago=5)
+    slow = "INSERT INTO orders (updated_at) SELECT now(6) FROM (SELECT get_lock('held', 600)) s"
+    with closing(shop.connect(autocommit=True)) as holder:
+        run(holder, "SELECT get_lock('held', 0)")
+        with waiting(shop, form.format(slow), "User lock", lambda: run(holder, "DO release_lock('held')")):
+            add(shop)
+            held = freeze(opened(shop))
+    assert held == before
+
+
+def test_a_select_that_waits_for_a_table_may_be_about_to_write(shop: Server, opened: Opened) -> None:
+    before = add(shop, seconds_ago=5)
+    shop.execute("CREATE TABLE counted (n int)")
+    shop.execute(
+        "CREATE FUNCTION placed() RETURNS int MODIFIES SQL DATA "
+        "BEGIN INSERT INTO orders (note) VALUES ('slow'); INSERT INTO counted VALUES (1); RETURN 1; END"
+    )
+    shop.execute("CREATE OR REPLACE USER holder IDENTIFIED BY 'secret'")
+    shop.execute(f"GRANT ALL ON {shop.database}.* TO holder")
+    with writer(shop.logged_in_as("holder", "secret")) as holder:
+        run(holder, "LOCK TABLES counted WRITE")
+        with waiting(
+            shop, "SELECT placed()", "Waiting for table metadata lock", lambda: run(holder, "UNLOCK TABLES")
+        ):
+            last = add(shop)
+            held = freeze(opened(shop), settings=replace(IMPATIENT, ignore=("holder",)))
+    assert held == before
+    assert freeze(opened(shop)) == last
 
 
 def test_a_first_statement_that_waited_before_the_engine_saw_it_is_not_overtaken(

@@ -68,11 +68,13 @@ _PROGRAMS = (
     "WHERE attr_name = 'program_name'"
 )
 
+_CONNECT = "Connect"
+_SYSTEM_USER = "system user"
 _IDLE = frozenset(
     {
         "Binlog Dump",
         "Binlog Dump GTID",
-        "Connect",
+        _CONNECT,
         "Daemon",
         "Slave_IO",
         "Slave_SQL",
@@ -98,7 +100,12 @@ _WRITES_NOTHING = frozenset(
         "USE",
     }
 )
-_FIRST_WORD = re.compile(r"(?:\s|\(|/\*[^!+M].*?\*/|--\s[^\n]*\n|#[^\n]*\n)*([A-Za-z]+)", re.DOTALL)
+_GAP = r"(?:\s|\(|/\*[^!+M].*?\*/|--\s[^\n]*\n|#[^\n]*\n)*"
+_FIRST_WORDS = re.compile(rf"{_GAP}([A-Za-z]+)(?:{_GAP}([A-Za-z]+))?", re.DOTALL)
+_WITH_SETTINGS = ("SET", "STATEMENT")
+"""How MariaDB begins any statement that has settings of its own."""
+_WAITS = "Waiting for "
+"""For a table that somebody has locked: a SELECT may be about to call a function that writes."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +269,9 @@ class MySQLWatch:
 
 def _connection(row: Row) -> Connected:
     thread, user, host, command, elapsed, query, state, info, now = row
-    running = command not in _IDLE
+    # An event of the server's own scheduler runs its statements in what looks like a connection being made.
+    scheduled = command == _CONNECT and bool(info) and _text(user) != _SYSTEM_USER
+    running = scheduled or command not in _IDLE
     began = _utc(now) - timedelta(seconds=max(0.0, float(elapsed or 0))) if running else None
     return Connected(
         thread=int(thread),
@@ -271,14 +280,16 @@ def _connection(row: Row) -> Connected:
         state=_text(state),
         query=_text(query),
         statement_began=began,
-        may_write=running and _may_write(_text(info)),
+        may_write=running and (_may_write(_text(info)) or _text(state).startswith(_WAITS)),
     )
 
 
 def _may_write(statement: str) -> bool:
     """What cannot be recognised may write."""
-    found = _FIRST_WORD.match(statement)
-    return found is None or found[1].upper() not in _WRITES_NOTHING
+    found = _FIRST_WORDS.match(statement)
+    if found is None or found[1].upper() not in _WRITES_NOTHING:
+        return True
+    return (found[1].upper(), (found[2] or "").upper()) == _WITH_SETTINGS
 
 
 def _open(
