@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +34,7 @@ from tidegate.s3 import S3Place
 from tidegate.staging.s3 import S3Staging
 from tidegate.targets.contract import LEDGER, StagedSegment, Target
 from tidegate.targets.ddl import TableName
-from tidegate.targets.redshift import DIALECT, RedshiftTarget
+from tidegate.targets.redshift import DIALECT, RedshiftSession, RedshiftTarget
 from tidegate.targets.redshift_line import Line
 from tidegate.testing.redshift import Fault, RedshiftLocal
 from tidegate.testing.targets import (
@@ -242,6 +242,32 @@ def test_keys_that_place_rows_are_taken_by_the_server(target: RedshiftTarget) ->
         target.prepare(orders(name="other", placement=Placement(dist_key="nowhere")), ORDERS)
 
 
+def test_texts_of_a_key_are_told_apart_to_their_last_blank(
+    target: RedshiftTarget, stage: S3Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To Redshift `a` and `a ` are equal. The stand-in does not imitate that, so look at what it is asked."""
+    table, schema = orders(WriteMode.MERGE), schema_of("id", id=Kind.TEXT, at=Kind.INT64)
+    target.prepare(table, schema)
+    asked: list[str] = []
+    for name in ("rows", "change"):
+        monkeypatch.setattr(RedshiftSession, name, _noting(asked, getattr(RedshiftSession, name)))
+    rows = [("a", 1), ("a ", 1), ("", 1)]
+    target.load(table, [stage.segment(schema, rows)], generation=1, fence=1)
+    assert target.present("orders", ["id"], [("a ",), ("",)]) == 2
+    assert read_rows(target, "orders", ["id"]) == [("",), ("a",), ("a ",)]
+    comparing = [sql for sql in asked if any(sign in sql for sign in ('."id" = ', '"id" = $', "GROUP BY"))]
+    assert len(comparing) == 4
+    assert all("octet_length" in sql for sql in comparing)
+
+
+def _noting(asked: list[str], work: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(session: RedshiftSession, sql: str, parameters: Sequence[object] = ()) -> Any:
+        asked.append(sql)
+        return work(session, sql, parameters)
+
+    return noted
+
+
 def snapshot(target: RedshiftTarget, stage: Stage, *ids: int, run: int) -> None:
     table = orders(WriteMode.REPLACE)
     target.prepare(table, ORDERS)
@@ -318,6 +344,22 @@ def test_a_value_that_copy_refuses_is_named_with_its_file_row_and_column(
     assert caught.value.where == f"s3://{fresh_bucket.bucket}/{staged.segment.key}"
     assert "lengths count bytes" in str(caught.value.hint)
     assert target.count("orders") == 0
+
+
+def test_what_an_earlier_session_of_the_same_number_was_told_is_no_news(
+    redshift: RedshiftLocal, postgres_database: Server, stage: S3Stage
+) -> None:
+    target = RedshiftTarget(Line(login_to(redshift, postgres_database)), iam_role="nobody")
+    target.prepare(orders(), ORDERS)
+    staged = stage.segment(ORDERS, [(1, 1, "a")])
+    with target.database.reading() as session:
+        [(number,)] = session.rows("SELECT pg_backend_pid()")
+        postgres_database.execute(
+            "INSERT INTO _redshift_local.load_errors (session_id, file_name, error_message) "
+            f"VALUES ({number}, 's3://elsewhere/old.parquet', 'old')"
+        )
+        with pytest.raises(TargetError, match="Invalid IAM role: nobody"):
+            session.copy([staged], "orders", run_column=None)
 
 
 @pytest.mark.parametrize("mode", WriteMode)

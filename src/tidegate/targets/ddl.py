@@ -86,6 +86,8 @@ class Dialect:
     words: Words = PLAIN
     tells_nulls: bool = True
     """Whether it has IS NOT DISTINCT FROM."""
+    pads_texts: bool = False
+    """Whether texts are equal to it that differ only in the blanks at their ends."""
     retype: Callable[[str, str, str], list[str]] = _alter_type
     """The statements that give a column of a relation another type."""
     attributes: Callable[[TargetTable], str] = _no_attributes

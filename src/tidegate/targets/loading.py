@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.core.errors import TargetError, UsageError
 from tidegate.core.names import RUN_COLUMN
+from tidegate.core.types import Kind
 from tidegate.targets.contract import StagedSegment, TargetTable
 from tidegate.targets.ddl import Dialect, TableName, TargetColumn, demand_ready, listed, quote
 from tidegate.targets.ledger import Ledger
@@ -116,9 +117,10 @@ class Load:
         columns = self.session.columns(self.name)
         names = [*_names(segments), *([RUN_COLUMN] if _run_column(columns) else [])]
         cursor = [name for name in self.table.cursor if name in names]
+        padded = self._padded(columns)
         [counts] = self.session.rows(missing(batch, self.table.key))
-        [(several,)] = self.session.rows(doubled(batch, self.table.key))
-        best = newest(batch, names, self.table.key, cursor)
+        [(several,)] = self.session.rows(doubled(batch, self.table.key, padded))
+        best = newest(batch, names, self.table.key, cursor, padded)
         incoming = self.session.temporary("_tidegate_newest", best) if several else batch
         self.session.analyze(incoming, self.table.key)
         return Merging(
@@ -130,7 +132,19 @@ class Load:
             blank=self._blank(columns, names),
             sparse_key=[name for name, count in zip(self.table.key, counts, strict=True) if count],
             tells_nulls=self.dialect.tells_nulls,
+            padded=padded,
         )
+
+    def _padded(self, columns: Sequence[TargetColumn]) -> list[str]:
+        """Columns of the key that equality alone does not tell apart."""
+        if not self.dialect.pads_texts:
+            return []
+        texts = {
+            self.dialect.fold(column.name)
+            for column in columns
+            if column.type is not None and column.type.kind is Kind.TEXT
+        }
+        return [name for name in self.table.key if self.dialect.fold(name) in texts]
 
     def _blank(self, columns: Sequence[TargetColumn], names: Sequence[str]) -> list[str]:
         brought = {self.dialect.fold(name) for name in names}

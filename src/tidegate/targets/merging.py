@@ -8,7 +8,7 @@ long on updates, and ON CONFLICT needs a primary key, whose index costs half as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.names import RUN_COLUMN
@@ -18,19 +18,27 @@ _RANK = "_tidegate_rank"
 _THERE = "_tidegate_there"
 
 
-def newest(batch: str, columns: Sequence[str], key: Sequence[str], cursor: Sequence[str]) -> str:
+def newest(
+    batch: str,
+    columns: Sequence[str],
+    key: Sequence[str],
+    cursor: Sequence[str],
+    padded: Collection[str] = (),
+) -> str:
     """One row of each key, the newest by (cursor, run). A missing cursor is older than any."""
     order = [f"{quote(name)} DESC NULLS LAST" for name in (*cursor, RUN_COLUMN)]
+    window = f"PARTITION BY {_alike_in(key, padded)} ORDER BY {', '.join(order)}"
     return (
-        f"SELECT {listed(columns)} FROM (SELECT {listed(columns)}, row_number() OVER "
-        f"(PARTITION BY {listed(key)} ORDER BY {', '.join(order)}) AS {quote(_RANK)} FROM {batch}) AS ranked "
+        f"SELECT {listed(columns)} FROM (SELECT {listed(columns)}, "
+        f"row_number() OVER ({window}) AS {quote(_RANK)} FROM {batch}) AS ranked "
         f"WHERE {quote(_RANK)} = 1"
     )
 
 
-def doubled(batch: str, key: Sequence[str]) -> str:
+def doubled(batch: str, key: Sequence[str], padded: Collection[str] = ()) -> str:
     """Whether any key comes twice. Mostly none does, and ranking whole rows is what costs most."""
-    twice = f"SELECT 1 FROM {batch} GROUP BY {listed(key)} HAVING count(*) > 1 LIMIT 1"
+    groups = _alike_in(key, padded)
+    twice = f"SELECT 1 FROM {batch} GROUP BY {groups} HAVING count(*) > 1 LIMIT 1"
     return f"SELECT count(*) FROM ({twice}) AS twice"
 
 
@@ -38,6 +46,11 @@ def missing(batch: str, key: Sequence[str]) -> str:
     """How many rows lack each of the key's columns."""
     counts = ", ".join(f"count(*) - count({quote(name)})" for name in key)
     return f"SELECT {counts} FROM {batch}"
+
+
+def _alike_in(key: Sequence[str], padded: Collection[str]) -> str:
+    """What rows of one key have in common. Texts that differ in blanks at their ends differ in size."""
+    return ", ".join([listed(key), *(f"octet_length({quote(name)})" for name in key if name in padded)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,8 @@ class Merging:
     """Columns of the key that are NULL in some rows, where that is allowed; NULL is then a value."""
     tells_nulls: bool = True
     """Whether the database has IS NOT DISTINCT FROM, which it can join by."""
+    padded: Collection[str] = ()
+    """Texts of the key that the database takes for equal if only blanks at their ends differ."""
 
     def update(self) -> str:
         """Overwrite the rows that are not newer."""
@@ -71,7 +86,7 @@ class Merging:
         """Add the rows that are not there."""
         values = ", ".join(f"incoming.{quote(name)}" for name in self.columns)
         insert = f"INSERT INTO {self.table} ({listed(self.columns)}) SELECT {values} FROM {self.incoming}"
-        if not self.sparse_key or self.tells_nulls:
+        if not self.padded and (not self.sparse_key or self.tells_nulls):
             found = f"SELECT 1 FROM {self.table} AS existing WHERE {self._same()}"
             return f"{insert} AS incoming WHERE NOT EXISTS ({found})"
         # A subquery that refers to the outer one by more than equality is not for every database.
@@ -82,16 +97,19 @@ class Merging:
         )
 
     def _same(self) -> str:
-        # Plain equality is what joins can hash; it is given up only for columns that need more.
-        return " AND ".join(
-            self._alike(f"existing.{quote(name)}", f"incoming.{quote(name)}")
-            if name in self.sparse_key
-            else f"existing.{quote(name)} = incoming.{quote(name)}"
-            for name in self.key
-        )
+        return " AND ".join(self._alike(name) for name in self.key)
 
-    def _alike(self, one: str, other: str) -> str:
-        return f"{one} IS NOT DISTINCT FROM {other}" if self.tells_nulls else _equal(one, other)
+    def _alike(self, name: str) -> str:
+        """Plain equality is what joins can hash; more is asked only of the columns that need it."""
+        one, other = f"existing.{quote(name)}", f"incoming.{quote(name)}"
+        same = f"{one} = {other}"
+        if name in self.padded:
+            same += f" AND octet_length({one}) = octet_length({other})"
+        if name not in self.sparse_key:
+            return same
+        return (
+            f"{one} IS NOT DISTINCT FROM {other}" if self.tells_nulls else _or_both_missing(same, one, other)
+        )
 
 
 def _not_older(cursor: Sequence[str]) -> str:
@@ -110,4 +128,8 @@ def _not_older(cursor: Sequence[str]) -> str:
 
 def _equal(one: str, other: str) -> str:
     """Whether two values are the same, NULL being one; in words that every database has."""
-    return f"({one} = {other} OR ({one} IS NULL AND {other} IS NULL))"
+    return _or_both_missing(f"{one} = {other}", one, other)
+
+
+def _or_both_missing(same: str, one: str, other: str) -> str:
+    return f"({same} OR ({one} IS NULL AND {other} IS NULL))"

@@ -75,6 +75,7 @@ DIALECT = Dialect(
     unique_keys=False,  # the planner would believe in them, and nobody else
     words=_WORDS,
     tells_nulls=False,
+    pads_texts=True,
     retype=_retype,
     attributes=_attributes,
 )
@@ -87,9 +88,14 @@ class RedshiftTarget(SqlTarget):
         self.redshift = Redshift(line, schema, iam_role)
         super().__init__(self.redshift, schema)
 
-    def _asked(self, place: str, value: object) -> tuple[str, object]:
-        """The driver writes bytes as digits; what reads them has to be told so."""
-        return (f"to_varbyte({place}, 'hex')", value.hex()) if isinstance(value, bytes) else (place, value)
+    def _equal(self, column: str, place: str, value: object) -> tuple[str, object]:
+        match value:
+            case bytes():  # the driver writes them as digits, and what reads those has to be told so
+                return f"{column} = to_varbyte({place}, 'hex')", value.hex()
+            case str():
+                return f"{column} = {place} AND octet_length({column}) = {len(value.encode())}", value
+            case _:
+                return f"{column} = {place}", value
 
     def _change_outside(self, table: TargetTable, plan: TablePlan) -> None:
         """Lengths change in no transaction. If somebody else was quicker, it is done all the same."""
@@ -250,7 +256,7 @@ class RedshiftSession:
         landing_table = quote("_tidegate_landing")
         shape = ", ".join(f"{quote(column.name)} {landing(column.type)}" for column in columns)
         self.change(f"CREATE TEMP TABLE {landing_table} ({shape})")
-        self._copy_files(landing_table, here.manifest(files))
+        self._copy_files(landing_table, here.manifest(files), files)
         self._demand_all(files)
         names = [*(column.name for column in columns), *constants]
         values = [landed(column.type, quote(column.name)) for column in columns]
@@ -261,19 +267,22 @@ class RedshiftSession:
         self.change(f"DROP TABLE {landing_table}")
         return rows
 
-    def _copy_files(self, into: str, manifest: str) -> None:
+    def _copy_files(self, into: str, manifest: str, files: Sequence[File]) -> None:
         role = "default" if self._server.iam_role is None else literal(self._server.iam_role)
         try:
             self.change(f"COPY {into} FROM {literal(manifest)} IAM_ROLE {role} FORMAT AS PARQUET MANIFEST")
         except TargetError as error:
-            raise self._unloaded(error) from error
+            raise self._unloaded(error, [manifest, *(file.url for file in files)]) from error
 
-    def _unloaded(self, error: TargetError) -> TargetError:
+    def _unloaded(self, error: TargetError, urls: Sequence[str]) -> TargetError:
         """What the server has written down about the files that did not go in."""
         self.change("ROLLBACK")
         try:
             found = self.rows(_LOAD_ERRORS)
         except TargetError:  # not everybody may look; then there is what COPY itself said
+            found = []
+        # Sessions that have ended leave their numbers to later ones, and long addresses are cut there.
+        if found and not any(url.startswith(_stripped(found[0][0]) or "") for url in urls):
             found = []
         if not found:
             hint = f"`SELECT * FROM sys_load_error_detail` and `stl_load_errors` may tell more; {_ROLE_HINT}"

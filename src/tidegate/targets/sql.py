@@ -120,19 +120,22 @@ class SqlTarget:
     def _present(
         self, session: Session, relation: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> int:
-        values = [value for row in rows for value in row]
-        asked = [self._asked(f"${place}", value) for place, value in enumerate(values, start=1)]
         names, width = cycle(map(quote, columns)), len(columns)
-        same = [f"{name} = {sql}" for name, (sql, _) in zip(names, asked, strict=False)]
+        values = [value for row in rows for value in row]
+        asked = [
+            self._equal(name, f"${place}", value)
+            for place, (name, value) in enumerate(zip(names, values, strict=False), start=1)
+        ]
+        same = [sql for sql, _ in asked]
         each = (f"({' AND '.join(same[at : at + width])})" for at in range(0, len(same), width))
         either = " OR ".join(each)
         parameters = [value for _, value in asked]
         [(count,)] = session.rows(f"SELECT count(*) FROM {relation} WHERE {either}", parameters)
         return int(count)
 
-    def _asked(self, place: str, value: object) -> tuple[str, object]:
-        """A value to compare with as SQL, and what is sent at the parameter's place."""
-        return place, value
+    def _equal(self, column: str, place: str, value: object) -> tuple[str, object]:
+        """The SQL by which a column has exactly this value, and what is sent at the parameter's place."""
+        return f"{column} = {place}", value
 
     def close(self) -> None:
         """Nothing is held open between operations."""

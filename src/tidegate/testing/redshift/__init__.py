@@ -5,13 +5,13 @@ works with it, and runs `COPY … FORMAT AS PARQUET` from a real S3 server in th
 transaction. What Redshift does otherwise than PostgreSQL, it does as Redshift: see `sql` for statements,
 `copying` for COPY and `catalog` for views.
 
-What it does not imitate: how fast anything is, slices, distribution and sort order (their options are checked
-and forgotten), compressed tables, workload management, SERIALIZABLE isolation and its errors (a transaction
-has a snapshot, as databases with snapshot isolation have), SUPER, geometry and sketches, COPY from anything
-but Parquet, UNLOAD, Spectrum, stored procedures, users and IAM (there is one user, and a role is believed),
-encryption of connections, names between 64 and 127 bytes (they are refused, since PostgreSQL would cut them),
-and functions that Redshift has and PostgreSQL has not, but for GETDATE. A statement that it lets through may
-still fail on Redshift.
+What it does not imitate: texts that are equal although one ends in more blanks, how fast anything is,
+slices, distribution and sort order (their options are checked and forgotten), compressed tables, workload
+management, SERIALIZABLE isolation and its errors (a transaction has a snapshot, as databases with snapshot
+isolation have), SUPER, geometry and sketches, COPY from anything but Parquet, UNLOAD, Spectrum, stored
+procedures, users and IAM (there is one user, and a role is believed), encryption of connections, names
+between 64 and 127 bytes (they are refused, since PostgreSQL would cut them), and functions that Redshift
+has and PostgreSQL has not, but for GETDATE. A statement that it lets through may still fail on Redshift.
 """
 
 from tidegate.testing.redshift.server import Backend, Fault, RedshiftLocal
