@@ -236,6 +236,19 @@ def test_of_a_folder_all_tables_are_taken_over_or_none(older: Older, two: Path) 
     assert older.shop.mark() == before
 
 
+def test_a_folder_is_finished_though_one_of_its_tables_has_gone_on_since(older: Older, two: Path) -> None:
+    """Somebody syncs between an act that was interrupted and its repetition."""
+    taken = ("watermark", "import", str(two), "--format", "s3-redshift-v2", "--yes")
+    assert older.run(*taken, "-t", "orders").exit_code == 0
+    older.shop.extract(hours=6000)
+    before = older.shop.mark()
+    again = older.run(*taken)
+    assert (again.exit_code, "1 marks taken over; 1 had been before" in again.output) == (0, True)
+    assert older.shop.mark() == before
+    assert older.shop.mark("things").extracted.position == Position.of(1000000)
+    assert older.run(*taken, "--look-back", "1").exit_code == 2  # another act: it would move the mark
+
+
 def test_two_files_of_one_table_are_refused(older: Older, two: Path) -> None:
     (two / "older.json").write_text(json.dumps(V2))
     result = older.run("watermark", "import", str(two), "--format", "s3-redshift-v2", "--yes")
@@ -256,6 +269,21 @@ def test_the_second_form_is_written_back_too(older: Older) -> None:
     older.take(V2, "--look-back", "0")
     back = older.back("s3-redshift-v2")
     assert {key: back[key] for key in V2} == V2
+
+
+def test_tables_of_two_pipelines_do_not_write_over_each_other(older: Older, two: Path) -> None:
+    """The older tool knows no pipelines: its files have the names of tables."""
+    other = older.shop.root / "config/pipelines/other.yml"
+    other.write_text(MERGED.replace("name: shop", "name: other"))
+    taken = ("watermark", "import", str(two), "--format", "s3-redshift-v2", "--yes", "-t", "orders")
+    for pipeline in ("shop", "other"):
+        assert older.run(*taken, "-p", pipeline).exit_code == 0
+    before = (two / "orders.json").read_text()
+    back = ("watermark", "export", str(two), "--format", "s3-redshift-v2")
+    result = older.run(*back, "--all")
+    assert (result.exit_code, "would go into the same file" in result.stderr) == (2, True)
+    assert (two / "orders.json").read_text() == before
+    assert older.run(*back, "-p", "other").exit_code == 0
 
 
 def test_files_batches_and_times_come_from_the_history(older: Older) -> None:

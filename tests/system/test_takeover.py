@@ -52,6 +52,7 @@ def taken_over(place: Place, **options: Any) -> None:
     older = read_older(document, OlderFormat.V2, "orders.json")
     plan = take_over(older, job, Wish(), datetime.now(UTC))
     with place.by_hand().taking_over(plan.mark, plan.document, reason="moving house") as begin:
+        assert begin is not None
         begin()
 
 

@@ -45,9 +45,14 @@ class TakingOver:
                 all_held.enter_context(_by_hand(item).taking_over(plan.mark, plan.document, reason=why))
                 for item, plan in sorted(plans, key=lambda pair: pair[0].stream)
             ]
-            for begin in ready:
+            fresh = [begin for begin in ready if begin is not None]
+            for begin in fresh:
                 begin()
-        self.invocation.terminal.say(f"{len(plans):,} marks taken over")
+        earlier = len(ready) - len(fresh)
+        self.invocation.terminal.say(
+            f"{len(fresh):,} marks taken over"
+            + (f"; {earlier:,} had been before and are left as they are" if earlier else "")
+        )
 
     def _planned(self, file: Path, tables: Sequence[str]) -> tuple[Chosen, TakeOver] | tuple[None, None]:
         from tidegate.cli.marks_by_hand import described_job
@@ -93,10 +98,24 @@ def hand_back(invocation: Invocation, items: Sequence[Chosen], form: OlderFormat
             where=str(path),
             hint="name a folder that exists, or one table with -t",
         )
-    for item in known:
-        file = path / f"{item.stream.name.replace('/', '_')}.json" if path.is_dir() else path
+    for file, item in _own_files(known, path).items():
         write_json(file, _document(invocation, item, form))
     invocation.terminal.say(f"{len(known):,} marks saved to {path}")
+
+
+def _own_files(items: Sequence[Chosen], path: Path) -> dict[Path, Chosen]:
+    """Where each one's state goes. The older tool knows no pipelines: tables of two may share a file."""
+    files: dict[Path, Chosen] = {}
+    for item in items:
+        file = path / f"{item.stream.name.replace('/', '_')}.json" if path.is_dir() else path
+        other = files.setdefault(file, item)
+        if other is not item:
+            raise UsageError(
+                f"{other.stream} and {item.stream} would go into the same file",
+                where=str(file),
+                hint="name one pipeline with -p, and give each a folder of its own",
+            )
+    return files
 
 
 def _document(invocation: Invocation, item: Chosen, form: OlderFormat) -> dict[str, Any]:

@@ -155,15 +155,15 @@ class ByHand:
     @contextmanager
     def taking_over(
         self, mark: Watermark, document: Mapping[str, Any], *, reason: str
-    ) -> Iterator[Callable[[], None]]:
+    ) -> Iterator[Callable[[], None] | None]:
         """Hold a stream that is to begin where another tool has stopped, and hand out what does so.
 
-        Of several, all are held and looked at before the first one begins. One that has begun
-        there with the very same document, and done nothing since, is left as it is: that act was interrupted.
+        Of several, all are held and looked at before the first one begins. One that has begun there with the
+        very same document, however far it has come since, is left as it is (None): that act was interrupted.
         """
         with self._held(mark.stream) as held:
             if self._has_taken_over(held, mark, document):
-                yield lambda: None
+                yield None
                 return
             _demand_unbegun(held)
             yield partial(self._take_over, held, mark, document, reason)
@@ -183,9 +183,10 @@ class ByHand:
         held.commit(begun, [replace(event, data={**event.data, "older": dict(document)})])
 
     def _has_taken_over(self, held: HeldStream, mark: Watermark, document: Mapping[str, Any]) -> bool:
-        before, events = held.watermark, self.store.history(held.stream)
-        there = before is not None and before.extracted.position == mark.extracted.position
-        return there and bool(events) and events[-1].data.get("older") == document
+        """Whether the last thing that was done by hand is this very act."""
+        by_hand = [event.data for event in self.store.history(held.stream) if event.kind == "manual"]
+        last = by_hand[-1] if held.watermark is not None and by_hand else {}
+        return bool(last.get("older") == document and last["to"] == _position_json(mark))
 
     def _settled(self, held: HeldStream) -> tuple[Watermark | None, tuple[Event, ...]]:
         """The mark once it is certain which pending segments the target holds, and what that adds to the
