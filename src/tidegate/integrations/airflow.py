@@ -59,23 +59,25 @@ class TidegateSyncOperator(BaseOperator):
         default = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = default if deferrable is None else deferrable
         self.poll_seconds = poll_seconds
+        self._execution: Execution | None = None
 
     def execute(self, context: Any) -> Any:
         sync = Sync(
             str(self.project), self.pipeline, tuple(self.tables), tuple(self.options), tuple(self.program)
         )
         folder = self.executions or str(Path(self.project) / ".tidegate" / "executions")
-        self._execution = start(sync, execution_id(context), folder)
-        if self.deferrable and self._execution.outcome() is None:
-            trigger = SyncTrigger(str(self._execution.folder), self.poll_seconds)
+        execution = self._execution = start(sync, execution_id(context), folder)
+        if self.deferrable and execution.outcome() is None:
+            trigger = SyncTrigger(str(execution.folder), self.poll_seconds)
             self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
-        return self._finished(self._execution, min(self.poll_seconds, 1.0))
+        return self._finished(execution, min(self.poll_seconds, 1.0))
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
         return self._finished(Execution(Path(event["folder"])), self.poll_seconds)
 
     def on_kill(self) -> None:
-        self._execution.stop()
+        if self._execution is not None:
+            self._execution.stop()
 
     def _finished(self, execution: Execution, poll_seconds: float) -> Any:
         outcome = execution.wait(poll_seconds)
