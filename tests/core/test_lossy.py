@@ -32,6 +32,18 @@ def test_a_column_that_may_hold_what_does_not_fit_is_carried_as_text_and_others_
     assert fit([NOTE], decided(OnLossy.TEXT, source="sqlite")) == Fit((NOTE,), as_written=("note",))
 
 
+@pytest.mark.parametrize("policy", OnLossy)
+def test_a_column_that_the_target_has_no_type_for_travels_as_text(policy: OnLossy) -> None:
+    share, part = (Column("share", DataType(Kind.DECIMAL, 38, scale)) for scale in (38, 37))
+    into_redshift = decided(policy, target="redshift")
+
+    assert fit([share, part], into_redshift, needed={"share"}).columns == (
+        replace(share, type=DataType(Kind.TEXT)),
+        part,
+    )
+    assert fit([share], decided(policy)).columns == (share,)
+
+
 def test_a_column_in_which_values_become_null_may_be_null() -> None:
     found = fit([BORN, NOTE, PRICE], decided(OnLossy.NULL))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tidegate.core.mappings import NO_LIMITS, SOURCES, TARGETS, Documents, Limits, limits, unfit
+from tidegate.core.mappings import NO_LIMITS, SOURCES, TARGETS, Documents, Limits, carries, limits, unfit
 from tidegate.core.types import Column, DataType, Kind
 
 Tally = tuple[tuple[str, int], ...]
@@ -81,7 +81,9 @@ def _decided(column: Column, policy: LossyPolicy, needed: Collection[str]) -> On
 
 
 def _travelling(column: Column, decided: OnLossy, policy: LossyPolicy) -> Column:
-    if decided is OnLossy.TEXT and _is_better_text(column.type.kind, policy):
+    if not carries(policy.target, column.type) or (
+        decided is OnLossy.TEXT and _is_better_text(column.type.kind, policy)
+    ):
         return replace(column, type=DataType(Kind.TEXT))
     if decided is OnLossy.NULL and _doubtful(column, policy):
         return replace(column, nullable=True)

@@ -62,6 +62,7 @@ class SourceType:
 
 
 _ZERO = "zero dates such as `0000-00-00` and `2026-00-15`, and days that no month has"
+_YEAR_0 = "the year 0 is what others write as 1 BC"
 _INFINITE = "`infinity` and `-infinity`"
 _WIDE = "as text beyond 38 digits"
 _CHARSETS = "from any character set; bytes that are no character in it do not fit"
@@ -77,8 +78,8 @@ MYSQL = (
     SourceType("DOUBLE", "double", Kind.FLOAT64),
     SourceType("BIT(1)", r"bit\(1\)", Kind.BOOL),
     SourceType("BIT(2) to BIT(64)", "bit", Kind.UINT64),
-    SourceType("DATE", "date", Kind.DATE, unfit=_ZERO),
-    SourceType("DATETIME(0..6)", "datetime", Kind.TIMESTAMP, Sizes.SECONDS, unfit=_ZERO),
+    SourceType("DATE", "date", Kind.DATE, unfit=_ZERO, note=_YEAR_0),
+    SourceType("DATETIME(0..6)", "datetime", Kind.TIMESTAMP, Sizes.SECONDS, unfit=_ZERO, note=_YEAR_0),
     SourceType("TIMESTAMP(0..6)", "timestamp", Kind.INSTANT, Sizes.SECONDS, unfit="`0000-00-00 00:00:00`"),
     SourceType("TIME(0..6)", "time", Kind.TEXT, note="it reaches beyond a day: `-838:59:59.999999`"),
     SourceType("YEAR", "year", Kind.INT16),
@@ -133,7 +134,13 @@ POSTGRESQL = (
         unfit=f"{_INFINITE}, and years after 294246",
         note="with years BC",
     ),
-    SourceType("character varying(n), character(n)", "varchar|bpchar", Kind.TEXT, Sizes.LENGTH),
+    SourceType(
+        "character varying(n), character(n)",
+        "varchar|bpchar",
+        Kind.TEXT,
+        Sizes.LENGTH,
+        note="without the blanks that fill up a `character(n)`",
+    ),
     SourceType("text, name, citext", "text|name|citext", Kind.TEXT),
     SourceType("bytea", "bytea", Kind.BYTES),
     SourceType("json, jsonb", "jsonb?", Kind.JSON),
@@ -283,6 +290,8 @@ class TargetType:
     arrow: str | None = None
     """What a file has to hold to be loaded as it is, where it is not what the kind is in Arrow."""
     limits: Limits = NO_LIMITS
+    most_scale: int = MOST_DIGITS
+    """Digits behind the point that it can have. A column declared with more travels as text."""
     note: str = ""
 
 
@@ -342,7 +351,7 @@ CARRIED: Mapping[Kind, Carried] = {
         "decimal128({precision}, {scale})",
         _T("DECIMAL({precision},{scale})"),
         _T("numeric({precision},{scale})"),
-        _T("DECIMAL({precision},{scale})"),
+        _T("DECIMAL({precision},{scale})", most_scale=37, note="as text with 38 digits behind the point"),
         _T("decimal({precision},{scale})"),
     ),
     Kind.TEXT: Carried(
@@ -412,6 +421,11 @@ def arrow_name(declared: DataType, target: str | None = None) -> str:
     row = CARRIED[declared.kind]
     own = row.at(target).arrow if target else None
     return _sized(own or row.arrow, declared)
+
+
+def carries(target: str, declared: DataType) -> bool:
+    """Whether a target has a type for a column as it is declared. If not, the column travels as text."""
+    return target not in TARGETS or (declared.scale or 0) <= CARRIED[declared.kind].at(target).most_scale
 
 
 def limits(target: str, kind: Kind) -> Limits:

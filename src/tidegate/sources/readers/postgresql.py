@@ -39,7 +39,7 @@ _PINNED = {
     "TimeZone": "UTC",
     "DateStyle": "ISO, YMD",
     "IntervalStyle": "postgres",
-    "extra_float_digits": "1",
+    "extra_float_digits": "3",  # before PostgreSQL 12, 1 is a digit less than it takes
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
     "idle_in_transaction_session_timeout": "0",

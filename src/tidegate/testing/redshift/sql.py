@@ -198,7 +198,7 @@ _SIZED = {
     "VARBINARY": ("bytea", 64000, 16_777_216),
     "BINARY VARYING": ("bytea", 64000, 16_777_216),
 }
-_MOST_DIGITS = 38
+_MOST_DIGITS, _MOST_SCALE = 38, 37
 
 
 def column_type(tokens: Sequence[Token], column: str) -> str:
@@ -212,6 +212,8 @@ def column_type(tokens: Sequence[Token], column: str) -> str:
         precision, scale = int(sizes[0]) if sizes else 18, int(sizes[1]) if len(sizes) > 1 else 0
         if not 1 <= precision <= _MOST_DIGITS or scale > precision:
             raise Refused(f"NUMERIC precision {precision} must be between 1 and {_MOST_DIGITS}", "22023")
+        if scale > _MOST_SCALE:
+            raise Refused(f"NUMERIC scale {scale} must be between 0 and {_MOST_SCALE}", "22023")
         return f"numeric({precision},{scale})"
     if name not in _SIZED:
         raise Refused(f'Column "{column}" has unsupported type "{name.lower()}"', "0A000")
