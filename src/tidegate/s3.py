@@ -36,6 +36,10 @@ class Absent(Exception):
     """There is no such object. Not for users: whoever asked knows what it means."""
 
 
+class NotAllowed(LoginRefused):
+    """The server knows us, and does not allow this one thing. An answer to HEAD is no proof that it does."""
+
+
 class Unmet(Exception):
     """The condition of a write does not hold, or another write was under way. Not for users.
 
@@ -417,7 +421,7 @@ class _Asked:
             return LoginRefused(f"S3 does not let us in: {said}", where=where, hint=_STRANGER[code])
         if code in _DENIED:
             hint = f"grant {self.action} to whoever runs this, by a policy of the user, role or bucket"
-            return LoginRefused(f"S3 does not allow {self.action}: {said}", where=where, hint=hint)
+            return NotAllowed(f"S3 does not allow {self.action}: {said}", where=where, hint=hint)
         if code in _ELSEWHERE:
             hint = f"say `region: {region}`" if (region := _region(error)) else "look at `region`"
             return ConfigError(f"the bucket lies in another region: {said}", where=where, hint=hint)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests import servers
-from tests.archive.conftest import LONG_AGO, Site
+from tests.archive.conftest import LONG_AGO, START, Site
 from tests.lost_answers import losing_answer, watching
 from tests.servers import S3Server
 from tests.toxiproxy import ENOUGH_TO_LOSE, Toxiproxy
@@ -21,7 +22,7 @@ from tidegate.archive.files import Files
 from tidegate.archive.records import manifests
 from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.archive.shard import Shard
-from tidegate.core.errors import ArchiveError, TidegateError
+from tidegate.core.errors import ArchiveError, LoginRefused, TidegateError
 from tidegate.s3 import S3Place
 from tidegate.staging import s3_upload
 
@@ -189,6 +190,35 @@ def test_a_listing_that_may_not_be_deleted_is_not_believed_to_be_gone(
     with pytest.raises(ArchiveError, match="could not be deleted: AccessDenied") as raised:
         in_s3.cycle()
     assert "s3:DeleteObject" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("size", [900, 9 << 20], ids=["small", "large"])
+def test_an_object_that_rots_in_its_bucket_is_not_packed_as_if_it_were_sound(
+    site: Site, fresh_bucket: S3Server, size: int
+) -> None:
+    """The server remembers the checksum that it was given; who reads has to compare it."""
+    fresh_bucket.client().put_object(Bucket=fresh_bucket.bucket, Key="incoming", Body=b"tide" * (size // 4))
+    with (fresh_bucket.folder / "data" / fresh_bucket.bucket / "incoming").open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"T")
+    site.insert([("rotten", LONG_AGO, f"s3://{fresh_bucket.bucket}/incoming")])
+    site.configure(packer={"s3": _access(fresh_bucket)})
+    with pytest.raises(ArchiveError, match="not what the checksum of the server says"):
+        site.cycle()
+
+
+def test_a_login_that_is_refused_leaves_no_file_out(site: Site, fresh_bucket: S3Server) -> None:
+    """But one object that may not be read is a trouble of its own, and the policy decides on it."""
+    fresh_bucket.client().put_object(Bucket=fresh_bucket.bucket, Key="incoming", Body=b"content")
+    site.insert([("object", LONG_AGO, f"s3://{fresh_bucket.bucket}/incoming")])
+    skipping = {"on_problem": {"unreadable": "skip"}}
+    stranger = replace(fresh_bucket, secret_access_key="not-this-one")
+    site.configure(packer={**skipping, "s3": _access(stranger)})
+    with pytest.raises(LoginRefused, match="does not let us in"):
+        site.cycle()
+    assert site.mark == START
+    site.configure(packer={**skipping, "s3": _access(servers.s3_user(fresh_bucket))})
+    assert site.cycle().skipped == 1
 
 
 def test_a_large_shard_goes_up_in_parts(in_s3: Site, monkeypatch: pytest.MonkeyPatch) -> None:

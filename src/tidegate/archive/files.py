@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.records import ProblemKind
-from tidegate.core.errors import ArchiveError, LoginRefused
-from tidegate.s3 import Absent, S3Place, Unmet
+from tidegate.core.errors import ArchiveError
+from tidegate.s3 import Absent, NotAllowed, S3Place, Unmet
 
 
 class Unpackable(Exception):
@@ -59,7 +59,7 @@ class Files:
         if location is None:
             raise Unpackable(ProblemKind.UNREADABLE, "the row has no location")
         scheme, separator, rest = location.partition(b"://")
-        if not separator:
+        if not separator or location.startswith(b"/"):  # a path may hold any bytes
             return _LocalFile(self._absolute(location))
         if scheme.lower() == b"file":
             return _LocalFile(self._absolute(_path_of(rest)))
@@ -70,7 +70,12 @@ class Files:
         )
 
     def _in_s3(self, rest: bytes) -> OpenFile:
-        bucket, _, key = rest.decode(errors="surrogateescape").partition("/")
+        try:
+            bucket, _, key = rest.decode().partition("/")
+        except UnicodeDecodeError as error:
+            raise Unpackable(
+                ProblemKind.UNREADABLE, "the name of an object is UTF-8, and this is not"
+            ) from error
         if not bucket or not key:
             raise Unpackable(ProblemKind.UNREADABLE, "the location names no object")
         return _S3File(replace(self.s3 or S3Place(""), bucket=bucket, prefix=""), key)
@@ -93,19 +98,46 @@ def _path_of(rest: bytes) -> bytes:
     return unquote_to_bytes(slash + path)
 
 
-def _unpackable(error: OSError) -> Unpackable:
+_NOT_ITS_OWN = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+    }
+)
+"""Troubles of this machine or of a whole file system. A policy must not skip all files because of them."""
+
+
+def _failed(error: OSError, path: bytes) -> Unpackable | ArchiveError:
+    said = error.strerror or str(error)
+    if error.errno in _NOT_ITS_OWN:
+        return ArchiveError(
+            f"files cannot be read now: {said}",
+            where=path.decode(errors="backslashreplace"),
+            hint="look after the mount and the limits of this machine, and run it again",
+        )
     gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
-    kind = ProblemKind.MISSING if gone else ProblemKind.UNREADABLE
-    return Unpackable(kind, error.strerror or str(error))
+    return Unpackable(ProblemKind.MISSING if gone else ProblemKind.UNREADABLE, said)
 
 
 class _LocalFile:
     def __init__(self, path: bytes) -> None:
+        self._path = path
         try:
             # Not blocking: a pipe among the files must not stop everything.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise _unpackable(error) from error
+            raise _failed(error, path) from error
         self._before = os.fstat(self._descriptor)
         self.size = self._before.st_size
         if not stat.S_ISREG(self._before.st_mode):
@@ -119,7 +151,8 @@ class _LocalFile:
         os.close(self._descriptor)
 
     def whole(self) -> bytes:
-        data = self._piece(self.size)
+        # One byte more than it is said to have: some file systems do not know better than to say none.
+        data = self._piece(self.size + 1)
         self._demand_same(len(data))
         return data
 
@@ -129,19 +162,32 @@ class _LocalFile:
         while left > 0 and (piece := self._piece(min(WHOLE, left))):
             left -= len(piece)
             yield piece
-        self._demand_same(self.size - left)
+        self._demand_same(self.size - left + len(self._piece(1)))
 
     def _piece(self, length: int) -> bytes:
         try:
             return _read(self._descriptor, length)
         except OSError as error:
-            raise _unpackable(error) from error
+            raise _failed(error, self._path) from error
 
     def _demand_same(self, length: int) -> None:
-        before, after = self._before, os.fstat(self._descriptor)
-        same = length == before.st_size == after.st_size and after.st_mtime_ns == before.st_mtime_ns
-        if not same:
+        if length != self.size or self._has_changed():
             raise Unpackable(ProblemKind.CHANGED, "it changed while it was read")
+
+    def _has_changed(self) -> bool:
+        """Whether the path leads to something else than before, as it does where a file was replaced.
+
+        One that was taken away meanwhile was read whole, if it was not written to.
+        """
+        before = self._before
+        try:
+            after = os.stat(self._path)  # noqa: PTH116 - paths are bytes here
+        except OSError:
+            after = os.fstat(self._descriptor)  # to take it away has changed its ctime
+        else:
+            if after.st_ctime_ns != before.st_ctime_ns:  # this one nobody can set back
+                return True
+        return (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def _read(descriptor: int, length: int) -> bytes:
@@ -160,8 +206,8 @@ class _S3File:
     def __init__(self, place: S3Place, key: str) -> None:
         self._place = place
         self._key = key
-        with self._said(), self._asking() as client:
-            answer = client.head_object(**self._named)
+        with self._said():
+            answer = self._looked_at()
         self.size = int(answer["ContentLength"])
         self._version = answer["ETag"]
 
@@ -181,8 +227,19 @@ class _S3File:
             while left > 0 and (piece := _filled(body, min(WHOLE, left))):
                 left -= len(piece)
                 yield piece
+            left -= len(_end_of(body))
         if left:
-            raise Unpackable(ProblemKind.CHANGED, "it is shorter than it was said to be")
+            raise Unpackable(ProblemKind.CHANGED, "it is not as long as it was said to be")
+
+    def _looked_at(self) -> Any:
+        try:
+            with self._asking() as client:
+                return client.head_object(**self._named)
+        except NotAllowed:
+            # Such an answer has no body: it would say the same of a secret that is wrong, or has expired.
+            with self._asking() as client:
+                client.get_object(**self._named)["Body"].close()
+            raise
 
     def _asking(self) -> Any:
         return self._place.asking("s3:GetObject", self._key, refused=ArchiveError)
@@ -199,8 +256,19 @@ class _S3File:
             raise Unpackable(ProblemKind.MISSING, "there is no such object") from error
         except Unmet as error:
             raise Unpackable(ProblemKind.CHANGED, "it changed while it was read") from error
-        except LoginRefused as error:
+        except NotAllowed as error:
             raise Unpackable(ProblemKind.UNREADABLE, error.message) from error
+
+
+def _end_of(body: Any) -> bytes:
+    """What comes where the end should be. Only there botocore compares the checksum that the server keeps."""
+    from botocore.exceptions import FlexibleChecksumError
+
+    try:
+        end: bytes = body.read(1)
+    except FlexibleChecksumError as error:
+        raise Unpackable(ProblemKind.UNREADABLE, "it is not what the checksum of the server says") from error
+    return end
 
 
 def _filled(body: Any, length: int) -> bytes:
