@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from click.testing import CliRunner, Result
 
 import tidegate as tidegate_package
 from tests.archive.conftest import LONG_AGO, START, Site
-from tidegate.archive.records import manifests
+from tidegate.archive.records import manifests, windows
 from tidegate.cli.root import tidegate
 from tidegate.core.watermark import StreamId
 
@@ -194,7 +195,7 @@ def test_everything_is_verified_and_comes_back_as_it_was(site: Site, run: Run, t
     run("run")
     verified = _json(run("verify", "--json"))
     assert (verified["files"], verified["damaged"], verified["unreferenced"]) == (25, [], [])
-    assert _json(run("verify", "--sample", "0.0001", "--json"))["shards"] == 0
+    assert _json(run("verify", "--sample", "0.0001", "--json"))["shards"] == 1  # none would say nothing
     to = tmp_path / "back"
     assert run("extract", "--all", "--to", str(to)).exit_code == 0
     assert {path.name: path.read_bytes() for path in to.iterdir()} == site.files
@@ -246,6 +247,29 @@ def test_a_flipped_bit_in_any_region_is_found_by_both(site: Site, run: Run, tmp_
     assert run("extract", "only", "--to", str(tmp_path)).exit_code == 4
 
 
+def test_windows_that_are_gone_do_not_pass_for_a_sound_archive(site: Site, run: Run) -> None:
+    site.add(6)
+    run("run")
+    site.add(6, at=LONG_AGO + timedelta(days=1), prefix="late")
+    run("run", "--late")
+    assert run("verify").exit_code == 0
+    first, second = (site.folder / "shards" / folder.manifest_key for folder in windows(site.place))
+    whole = first.read_bytes()
+    first.unlink()
+    gone = run("verify", "--json")
+    assert gone.exit_code == 4
+    [record] = json.loads(gone.stdout)["records"]
+    assert "its 6 files do not count" in record["problem"]
+    first.write_bytes(whole[:-9])
+    damaged = run("verify", "--json")
+    assert damaged.exit_code == 4
+    assert json.loads(damaged.stdout)["files"] == 6  # the other window is looked at all the same
+    first.write_bytes(second.read_bytes())
+    assert "another manifest" in run("verify").stderr
+    shutil.rmtree(site.folder / "shards/_tidegate")
+    assert "no manifest names any of them" in run("verify").stderr
+
+
 # --- The hybrid ---------------------------------------------------------------------------------------
 
 
@@ -287,6 +311,21 @@ def test_where_uids_repeat_the_row_that_was_skipped_is_not_marked(site: Site, ru
     run("run")
     run("mark-archived")
     assert site.server.execute("SELECT file_location FROM files WHERE NOT archived") == [(str(other),)]
+
+
+def test_a_row_that_leads_to_another_file_by_now_is_not_marked(site: Site, run: Run) -> None:
+    """Its uid lies in a shard, and the file that it names was left out."""
+    uid, other = site.add(2)
+    run("run")
+    elsewhere = site.folder / "elsewhere"
+    elsewhere.write_bytes(b"another content")
+    change = "UPDATE files SET created_at = now() - interval '10 days', file_location = %s WHERE uid = %s"
+    site.server.execute(change, [str(elsewhere), uid])
+    run("adjust", "--days-offset", "-20")
+    site.configure(packer={"on_problem": {"duplicate": "skip"}})
+    assert _json(run("run", "--json"))["skipped"] == 1
+    run("mark-archived")
+    assert site.server.execute("SELECT uid FROM files WHERE archived") == [(other,)]
 
 
 def test_all_ways_are_really_run(site: Site, run: Run) -> None:

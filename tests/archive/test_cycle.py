@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.archive.conftest import LONG_AGO, START, Site
+from tests.archive.conftest import LONG_AGO, START, Kill, Site
 from tidegate.archive import files
 from tidegate.archive.contract import Share, Tools
 from tidegate.archive.index import index_files
+from tidegate.archive.naming import fingerprint
 from tidegate.archive.packing import Packing
 from tidegate.archive.records import PartReceipt, manifests
 from tidegate.archive.shard import Shard
@@ -156,6 +158,58 @@ def test_a_row_that_was_mended_is_read_again(site: Site) -> None:
     site.server.execute("UPDATE files SET file_location = %s WHERE uid = %s", [str(moved), uids[4]])
     site.cycle()
     site.demand_complete()
+
+
+def test_what_was_left_out_stays_named_when_the_window_is_listed_again(site: Site) -> None:
+    uids = site.add(20)
+    site.path(uids[3]).unlink()
+    site.path(uids[5]).unlink()
+    site.path(uids[5]).mkdir()
+    parts = {uid: fingerprint(uid) >> 63 for uid in uids}
+    assert parts[uids[3]] != parts[uids[5]]
+    site.configure(packer={"on_problem": {"missing": "skip"}})
+    with pytest.raises(ArchiveError, match="not a regular file"):
+        site.cycle()
+    site.path(uids[5]).rmdir()
+    site.path(uids[5]).write_bytes(site.files[uids[5]])
+
+    result = site.cycle()
+
+    assert result.skipped == 1
+    assert [problem.uid for problem in result.problems] == [uids[3]]
+
+
+def test_shards_that_are_taken_away_before_they_count_are_packed_again(site: Site, kill: Kill) -> None:
+    """`verify` calls them unreferenced, and a power cut may keep a receipt and not the shard's name."""
+    site.add(40)
+    assert kill(site, {"tool": "place", "method": "put_new", "nth": 3, "moment": "after"}) == -9
+    first, *_ = sorted(_names(site))
+    site.place.delete([first])
+    with pytest.raises(ArchiveError, match="taken away before they counted") as caught:
+        site.cycle()
+    assert "run it again" in str(caught.value.hint)
+    assert site.mark == START
+    site.cycle()
+    site.demand_complete()
+
+
+def test_what_cannot_be_listed_is_not_taken_for_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that looked empty would have all files packed twice."""
+    site.add(3)
+    site.cycle()
+    scandir = os.scandir
+
+    def failing(path: str) -> object:
+        if str(path).endswith("_tidegate/index"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    site.move_mark(START)
+    with pytest.raises(ArchiveError, match="Input/output error"):
+        site.cycle()
+    monkeypatch.undo()
+    assert site.cycle().already == 3
 
 
 def test_what_a_policy_skips_is_named_and_left_out(site: Site) -> None:
@@ -358,6 +412,17 @@ def test_the_spread_of_uids_is_decided_once(site: Site) -> None:
     site.configure(packer={"n_bits": 2})
     with pytest.raises(ConfigError, match="n_bits: 1"):
         site.cycle()
+
+
+def test_an_archive_has_the_windows_of_one_table_under_one_name(site: Site) -> None:
+    """Under two names there would be two leases, and the same files in two windows at once."""
+    site.add(3)
+    site.cycle()
+    site.configure(database={"table_name": "public.files"})
+    with pytest.raises(ConfigError, match="begun for the table `files`"):
+        site.cycle()
+    with pytest.raises(ConfigError, match="begun for the table `files`"):
+        site.cycle(late=True)
 
 
 def test_a_mark_that_others_moved_meanwhile_is_left_where_they_put_it(site: Site) -> None:

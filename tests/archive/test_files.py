@@ -160,6 +160,6 @@ def test_troubles_of_the_machine_are_no_troubles_of_a_file(
     def failing(path: bytes, flags: int) -> int:
         raise OSError(number, os.strerror(number), path)
 
-    monkeypatch.setattr(files.os, "open", failing)
+    monkeypatch.setattr(os, "open", failing)
     with pytest.raises(ArchiveError, match="files cannot be read now"):
         _read(tmp_path / "file")

@@ -126,6 +126,46 @@ def test_a_late_row_that_repeats_a_uid_does_not_hide_another_file(site: Site) ->
     site.demand_complete()
 
 
+def test_files_older_than_the_beginning_are_late_where_none_was_left_out(site: Site) -> None:
+    site.configure(watermark={"default_archived_until": None})
+    site.add(4)
+    site.cycle()
+    site.add(3, at=LONG_AGO - timedelta(days=900), prefix="older")
+    site.server.execute("INSERT INTO files VALUES ('timeless', '-infinity', '/nowhere')")
+    site.server.execute("INSERT INTO files VALUES ('roman', '0044-03-15 BC', '/nowhere')")
+    site.cycle()
+    assert any("2 rows without a date" in note for note in site.watching.notes)
+    with open_tools(site.config, command="a test") as tools:
+        assert sorted(row.uid for row in late_files(tools)) == ["older-0", "older-1", "older-2"]
+    assert site.cycle(late=True).files == 3
+    site.demand_complete()
+
+
+def test_files_that_were_left_out_at_the_beginning_are_not_late(site: Site) -> None:
+    site.insert([("left-out", START - timedelta(days=1), str(site.folder / "nowhere"))])
+    site.add(4)
+    site.cycle()
+    assert site.cycle(late=True).files == 0
+    site.move_mark(START - timedelta(days=30))  # behind the beginning, where nothing was ever passed
+    with open_tools(site.config, command="a test") as tools:
+        assert list(late_files(tools)) == []
+    assert site.cycle(late=True).files == 0
+    site.demand_complete()
+
+
+def test_whoever_puts_the_mark_forward_by_hand_is_told_what_it_passes_over(site: Site) -> None:
+    site.add(1)
+    site.cycle()
+    with open_tools(site.config, command="a test") as tools:
+        adjust(tools, START, reason="")
+    site.add(5, at=LONG_AGO + timedelta(days=2), prefix="more")
+    site.move_mark(LONG_AGO + timedelta(days=9))
+    site.cycle()
+    assert any("6 files are passed over" in note for note in site.watching.notes)
+    assert site.cycle(late=True).files == 5
+    site.demand_complete()
+
+
 # --- Windows that are given up ------------------------------------------------------------------------
 
 

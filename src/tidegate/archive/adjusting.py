@@ -7,12 +7,11 @@ from datetime import datetime
 
 from tidegate.archive.contract import Tools
 from tidegate.archive.mark import Mark
-from tidegate.archive.opening import begun, close_off
-from tidegate.archive.streams import archive_stream, demand_nobody_packs
+from tidegate.archive.opening import begun, close_off, files_between
+from tidegate.archive.streams import archive_stream, demand_nobody_packs, demand_own_table
 from tidegate.core import transitions
 from tidegate.core.errors import UsageError
 from tidegate.core.positions import Position
-from tidegate.core.windows import Window
 from tidegate.state.hold import hold
 
 
@@ -36,12 +35,14 @@ def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> A
             "files that are still to come would never be archived",
             hint="choose an earlier date; to go there all the same, add --force and a --reason",
         )
-    passed = _passed_over(tools, mark.archived_until, to)
+    passed = files_between(tools, mark.archived_until, to)
     if to == mark.archived_until:
         return Adjustment(to, to, 0)
     with hold(tools.store, stream, holder=tools.holder, clock=tools.clock, nonce=tools.token()) as held:
         now = tools.clock()
-        known = held.watermark or begun(stream, mark, now)
+        if held.watermark is None:
+            demand_own_table(tools)
+        known = held.watermark or begun(tools, mark, now)
         if known.pending:
             # Its manifest is written; where the mark goes is decided here.
             known, _ = transitions.loaded(known, {segment.key for segment in known.pending}, now)
@@ -57,9 +58,3 @@ def _known(tools: Tools) -> Mark:
     if mark is None:
         raise UsageError("the archive has no mark yet", hint="begin it with `tidegate archive init` or `run`")
     return mark
-
-
-def _passed_over(tools: Tools, before: datetime, after: datetime) -> int:
-    if after <= before:
-        return 0
-    return tools.table.count(Window(Position.of(before), Position.of(after)))

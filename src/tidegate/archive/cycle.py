@@ -25,9 +25,10 @@ from datetime import timedelta
 
 from tidegate.archive.contract import Share, Tools, Watching
 from tidegate.archive.index import add_window, merge_if_many
+from tidegate.archive.naming import shards_until
 from tidegate.archive.opening import SCHEMA, AnotherIsOpen, Opening, OpenWindow, move_mark
 from tidegate.archive.packing import Packing
-from tidegate.archive.records import Manifest, ProblemKind, demand_spread
+from tidegate.archive.records import Manifest, PartReceipt, ProblemKind, demand_spread
 from tidegate.archive.results import CycleResult, result_of
 from tidegate.archive.streams import AS_LONG_AS_IT_TAKES, committed, holding, polls, share_stream
 from tidegate.core import transitions
@@ -218,6 +219,7 @@ class Cycle:
                 where=str(self.stream),
                 hint="run it again: what is packed stays packed",
             )
+        self._demand_shards(opened, found)
         return Manifest(
             run=opened.run.id,
             number=opened.run.number,
@@ -232,6 +234,22 @@ class Cycle:
             skipped=sum(receipt.skipped for receipt in found),
             written_at=self.tools.clock().isoformat(),
         )
+
+    def _demand_shards(self, opened: OpenWindow, receipts: Sequence[PartReceipt]) -> None:
+        """A receipt may have outlasted its shards: in a power cut, or because nothing named them yet."""
+        there = {(listed.key, listed.bytes) for listed in self.tools.place.list(shards_until(opened.high))}
+        hollow = [
+            receipt.part
+            for receipt in receipts
+            if any((shard.key, shard.bytes) not in there for shard in receipt.shards)
+        ]
+        if hollow:
+            opened.folder.forget_receipts(hollow)
+            raise ArchiveError(
+                f"shards of {len(hollow)} parts of the window were taken away before they counted",
+                where=self.tools.place.where(shards_until(opened.high)),
+                hint="run it again: these parts are packed anew, and the mark has not moved",
+            )
 
     def _extracted(self, held: HeldStream, opened: OpenWindow, manifest: Manifest) -> Segment:
         """Commit that the window is packed; its manifest is what the mark still has to follow."""

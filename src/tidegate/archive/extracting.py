@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tidegate.archive.index import Index
 from tidegate.archive.naming import file_name, fingerprint, part_in, part_name, part_of
 from tidegate.archive.place import ArchivePlace, problems
-from tidegate.archive.records import manifests
+from tidegate.archive.records import ShardRecord, manifests
 from tidegate.archive.shard import Content, Shard
 from tidegate.core.errors import ArchiveError, DamagedShard, UsageError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +33,72 @@ def extract(place: ArchivePlace, uids: Iterable[str], to: Path) -> Iterator[Extr
     """Write these files into the folder. The header, the file and the tail of each shard are checked."""
     index = Index(place)
     for uid in uids:
-        key, content = _content(place, index, uid)
-        yield _written(to, uid, content, key)
+        yield _first_whole(place, index, uid, partial(_written, to, uid))
 
 
 def extract_all(place: ArchivePlace, to: Path) -> Iterator[Extracted]:
-    """Write every file of the archive into the folder; every byte of every shard is checked on the way."""
+    """Write every file of the archive into the folder; every byte of every shard is checked on the way.
+
+    A damaged shard keeps nobody from the others: `DamagedShard` is raised at the end.
+    """
+    damaged: list[DamagedShard] = []
     for manifest in manifests(place):
         for record in manifest.shards:
-            shard = _open(place, record.key)
-            if shard.verify() != record.sha256:
-                raise DamagedShard("it is another shard than the manifest names", where=shard.where)
+            try:
+                shard = _intact(place, record)
+            except DamagedShard as error:
+                damaged.append(error)
+                continue
             for uid, content in shard.files():
-                yield _written(to, uid, content, record.key)
+                yield _written(to, uid, record.key, content)
+    if damaged:
+        raise _left_out(damaged)
+
+
+def _intact(place: ArchivePlace, record: ShardRecord) -> Shard:
+    shard = _open(place, record.key)
+    if shard.verify() != record.sha256:
+        raise DamagedShard("it is another shard than the manifest names", where=shard.where)
+    return shard
+
+
+def _left_out(damaged: list[DamagedShard]) -> DamagedShard:
+    first = damaged[0]
+    more = f", and {len(damaged) - 1:,} more shards are damaged" if len(damaged) > 1 else ""
+    return DamagedShard(
+        f"{first.message}{more}; everything else was written",
+        where=first.where,
+        hint="`tidegate archive verify` names them all; restore them from a copy, or name single uids",
+    )
 
 
 def content_of(place: ArchivePlace, uid: str) -> Iterator[bytes]:
     """One file, in pieces."""
-    return _content(place, Index(place), uid)[1]
+    return _first_whole(place, Index(place), uid, lambda _, content: content)
 
 
-def _content(place: ArchivePlace, index: Index, uid: str) -> tuple[str, Iterator[bytes]]:
+def _first_whole(place: ArchivePlace, index: Index, uid: str, take: Callable[[str, Content], _T]) -> _T:
+    """Take a file from a shard that holds it: another may be damaged or gone, and packed again since."""
+    damaged: DamagedShard | None = None
     for key in _candidates(place, index, uid):
-        shard = _open(place, key)
-        shard.check_tail()
-        found = shard.find(uid)
-        if found is not None:
-            return key, shard.content(found)
-        if uid in shard.index().column("uid").to_pylist():
-            raise DamagedShard(f"`{uid}` is in the index and cannot be found", where=shard.where)
-    raise UsageError(f"the archive has no file `{uid}`", where=place.where("v1"))
+        try:
+            content = _content(place, key, uid)
+            if content is not None:
+                return take(key, content)
+        except DamagedShard as error:
+            damaged = damaged or error
+    raise damaged or UsageError(f"the archive has no file `{uid}`", where=place.where("v1"))
+
+
+def _content(place: ArchivePlace, key: str, uid: str) -> Content | None:
+    shard = _open(place, key)
+    shard.check_tail()
+    found = shard.find(uid)
+    if found is not None:
+        return shard.content(found)
+    if uid in shard.index().column("uid").to_pylist():
+        raise DamagedShard(f"`{uid}` is in the index and cannot be found", where=shard.where)
+    return None
 
 
 def _candidates(place: ArchivePlace, index: Index, uid: str) -> Iterator[str]:
@@ -79,7 +119,7 @@ def _open(place: ArchivePlace, key: str) -> Shard:
     return Shard(source)
 
 
-def _written(folder: Path, uid: str, content: Content, shard: str) -> Extracted:
+def _written(folder: Path, uid: str, shard: str, content: Content) -> Extracted:
     """Write a file whole or not at all, under a name that cannot lead out of the folder.
 
     A file of that name that is there already stays, if it is the same.

@@ -35,6 +35,8 @@ _FOLDER = "_tidegate/index"
 GROUP_ROWS = 65_536
 _MOST_FILES = 64
 _MERGED_AT_A_TIME = 48
+_LOOKS = 3
+"""At files that others may be merging."""
 
 ENTRIES = pa.schema(
     [
@@ -83,10 +85,22 @@ class Index:
             return not self._open()
 
     def _open(self) -> list[SortedFile]:
-        if self._files is None:
-            sources = (self.place.open(listed.key) for listed in index_files(self.place))
-            self._files = [SortedFile(source) for source in sources if source is not None]
-        return self._files
+        """All files there are. One that is gone before it is opened was merged into another, listed anew."""
+        for looks_left in reversed(range(_LOOKS)):
+            if self._files is None:
+                try:
+                    self._files = [_sorted_file(self.place, file.key) for file in index_files(self.place)]
+                except (FileNotFoundError, ArchiveError):
+                    if not looks_left:
+                        raise
+        return self._files or []
+
+
+def _sorted_file(place: ArchivePlace, key: str) -> SortedFile:
+    source = place.open(key)
+    if source is None:
+        raise FileNotFoundError(f"{place.where(key)} is gone")
+    return SortedFile(source)
 
 
 @contextmanager

@@ -44,6 +44,9 @@ RUN_ROWS = 100_000
 MOST_RUNS = 64
 """Sorted files that are left as they are."""
 GROUP_ROWS = 2_048
+_FIRST, _LAST = "'0001-01-03'", "'9999-12-30'"
+"""What lies before or after cannot be told in Python, whatever the zone, and is no date of a file."""
+_BEGINNING = Position.of(datetime(1, 1, 3, tzinfo=UTC))
 _NOWHERE = b""
 """Instead of a location that is missing: a path that nobody can have, and that sorts before all others."""
 
@@ -146,7 +149,7 @@ class FileTable:
         name = self._quoted(self._created_at)
         [(count,)] = self._database.rows(
             f"SELECT COUNT(*) FROM {self.relation.sql} "
-            f"WHERE {name} IS NULL OR {name} IN ('-infinity', 'infinity')"  # as an index can answer it
+            f"WHERE {name} IS NULL OR {name} <= {_FIRST} OR {name} >= {_LAST}"  # as an index can answer it
         )
         return int(count)
 
@@ -162,7 +165,7 @@ class FileTable:
     def oldest(self) -> datetime | None:
         name = self._quoted(self._created_at)
         [(moment,)] = self._database.rows(
-            f"SELECT min({name}) FROM {self.relation.sql} WHERE {name} > '-infinity' AND {name} < 'infinity'"
+            f"SELECT min({name}) FROM {self.relation.sql} WHERE {name} > {_FIRST} AND {name} < {_LAST}"
         )
         return self._instant(moment) if moment is not None else None
 
@@ -172,7 +175,7 @@ class FileTable:
         name, column = self._quoted(self._created_at), self._database.quote(flag)
         sql = (
             f"SELECT min({name}) FILTER (WHERE {column} IS NOT TRUE), max({name}) FROM {self.relation.sql} "
-            f"WHERE {name} > '-infinity' AND {name} < 'infinity'"
+            f"WHERE {name} > {_FIRST} AND {name} < {_LAST}"
         )
         [(first_left, last)] = self._database.rows(sql)
         if first_left is not None:
@@ -207,7 +210,7 @@ class FileTable:
 
     def _shown(self, window: Window) -> Window:
         """The window as the column shows it: in its own zone, if it has none."""
-        return Window(*(self._reading(end) for end in (window.low, window.high)))
+        return Window(self._reading(window.low or _BEGINNING), self._reading(window.high))
 
     def _reading(self, position: Position | None) -> Position | None:
         if position is None or self._created_at.type.kind is Kind.INSTANT:

@@ -6,6 +6,7 @@ or one that was skipped, is never marked. Rows that others have locked are passe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,7 +16,8 @@ from psycopg import sql
 
 from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.mark import connect
-from tidegate.archive.records import WindowFolder, windows
+from tidegate.archive.place import ArchivePlace
+from tidegate.archive.records import ProblemKind, WindowFolder, problems_of_all, windows
 from tidegate.archive.shard import Shard
 from tidegate.archive.streams import PIPELINE
 from tidegate.core.errors import DamagedShard
@@ -47,6 +49,18 @@ class _Progress:
     shards: int = 0
 
 
+_Refused = dict[str, set[bytes]]
+"""By uid, where files lie that were left out because another is packed under it."""
+
+
+def _refused(place: ArchivePlace) -> _Refused:
+    found: _Refused = defaultdict(set)
+    for problem in problems_of_all(place):
+        if problem.kind is ProblemKind.DUPLICATE:
+            found[problem.uid].add(problem.location.encode())
+    return found
+
+
 @dataclass
 class Marking:
     tools: Tools
@@ -64,21 +78,27 @@ class Marking:
         ):
             session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
             progress, marked = self._progress(), Marked()
-            for folder in windows(tools.place):
-                if folder.name not in progress.done:
-                    self._window(session, folder, progress, marked)
+            left = [folder for folder in windows(tools.place) if folder.name not in progress.done]
+            refused = _refused(tools.place) if left else {}
+            for folder in left:
+                self._window(session, folder, progress, marked, refused)
                 held.check()
             return marked
 
     def _window(
-        self, session: psycopg.Connection[Any], folder: WindowFolder, progress: _Progress, marked: Marked
+        self,
+        session: psycopg.Connection[Any],
+        folder: WindowFolder,
+        progress: _Progress,
+        marked: Marked,
+        refused: _Refused,
     ) -> None:
         manifest = folder.manifest()
         if progress.under_way != folder.name:
             progress.under_way, progress.shards = folder.name, 0
         locked = 0
         for record in (manifest.shards if manifest else ())[progress.shards :]:
-            for rows in self._batches(record.key):
+            for rows in self._batches(record.key, refused):
                 marked.rows += self._set(session, rows)
                 locked += self._left(session, rows)
                 marked.files += len(rows["uid"])
@@ -92,13 +112,16 @@ class Marking:
             progress.under_way = None
             self._keep(progress)
 
-    def _batches(self, key: str) -> Iterator[dict[str, list[Any]]]:
+    def _batches(self, key: str, refused: _Refused) -> Iterator[dict[str, list[Any]]]:
         source = self.tools.place.open(key)
         if source is None:
             raise DamagedShard("the shard is gone", where=self.tools.place.where(key))
         index = Shard(source).index().select(["uid", "created_at", "location"])
         for begin in range(0, index.num_rows, self.batch):
-            yield index.slice(begin, self.batch).to_pydict()
+            rows = index.slice(begin, self.batch).to_pydict()
+            others = [(uid, location) for uid in rows["uid"] for location in refused.get(uid, ())]
+            rows["refused"], rows["elsewhere"] = [uid for uid, _ in others], [path for _, path in others]
+            yield rows
 
     # --- Rows
 
@@ -114,14 +137,20 @@ class Marking:
         return int(row[0]) if row else 0
 
     def _filled(self, query: str) -> sql.SQL:
-        """Where uids repeat, a row is the one that was packed only if its location says so, too."""
+        """Where uids repeat, a row is the one that was packed only if its location says so, too.
+
+        And a row that leads to another file than the one that was packed under its uid is not that one.
+        """
         database, table = self.tools.config.database, self.tools.table
         flag, uid = (f"f.{table.quote(name)}" for name in (database.archived_column, database.uid_column))
-        same = "" if table.uid_is_key else f"AND {table.location_as_bytes('f')} = a.location"
+        location = table.location_as_bytes("f")
+        same = "" if table.uid_is_key else f"AND {location} = a.location"
         rows = (
             f"FROM {table.relation.sql} f "
             f"JOIN unnest(%(uid)s::text[]::{table.uid_type}[], %(location)s::bytea[]) AS a(uid, location) "
-            f"ON {uid} = a.uid {same} WHERE {flag} IS NOT TRUE"
+            f"ON {uid} = a.uid {same} WHERE {flag} IS NOT TRUE AND NOT EXISTS ("
+            f"SELECT FROM unnest(%(refused)s::text[]::{table.uid_type}[], %(elsewhere)s::bytea[]) "
+            f"AS r(uid, location) WHERE r.uid = {uid} AND r.location = {location})"
         )
         named = {"rows": rows, "table": table.relation.sql, "flag": table.quote(database.archived_column)}
         return sql.SQL(query.format(**named))

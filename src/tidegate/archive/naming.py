@@ -76,5 +76,10 @@ def part_in(key: str) -> str:
     return key.split("/")[2]
 
 
+def shards_until(high: datetime) -> str:
+    """The folder of the shards of windows that end on this day."""
+    return f"{SHARDS}/{high:%Y-%m-%d}"
+
+
 def shard_key(high: datetime, part: str, number: int, sha256: str) -> str:
-    return f"{SHARDS}/{high:%Y-%m-%d}/{part}/{number:05}-{sha256[:16]}.zip"
+    return f"{shards_until(high)}/{part}/{number:05}-{sha256[:16]}.zip"

@@ -22,9 +22,10 @@ from tidegate.archive.results import CycleResult
 from tidegate.archive.streams import (
     AS_LONG_AS_IT_TAKES,
     archive_stream,
-    began,
+    behind,
     committed,
     demand_nobody_packs,
+    demand_own_table,
     holding,
     is_open,
     late_stream,
@@ -108,6 +109,8 @@ class Opening:
         config = self.tools.config
         with self._holding(archive_stream(config)) as archive:
             demand_index(self.tools.place)
+            if archive.watermark is None:
+                demand_own_table(self.tools)
             if not self.late:
                 self._give_up_late()
                 yield archive
@@ -150,7 +153,8 @@ class Opening:
         if run is None:
             return
         if moment_of(run.window.low) != there:
-            self.watching.note(f"{_MOVED}: the open window is given up, and planned anew from there")
+            passed = self._passed_over(committed(held), self._mark())
+            self.watching.note(f"{_MOVED}: the open window is given up, and planned anew from there{passed}")
             give_up(self.tools, held, Position.of(there), _MOVED)
         elif self._is_given_up(run):
             give_up(self.tools, held, Position.of(there), _INTERRUPTED)
@@ -182,8 +186,7 @@ class Opening:
         if window.empty:
             return CycleResult(window, moved=False, held_back_seconds=seconds)
         now = self.tools.clock()
-        fresh = transitions.new(held.stream, CURSOR, now) if self.late else begun(held.stream, mark, now)
-        known = self._seen_from_outside(held.watermark or fresh, mark)
+        known = self._seen_from_outside(held.watermark or self._fresh(mark, now), mark)
         planned, events = transitions.plan(
             known,
             run_id=self.tools.token(),
@@ -196,13 +199,22 @@ class Opening:
         held.commit(transitions.begin_round(planned, window, (), now), events)
         return open_run(held), seconds
 
+    def _fresh(self, mark: Mark, now: datetime) -> Watermark:
+        return transitions.new(self.stream, CURSOR, now) if self.late else begun(self.tools, mark, now)
+
     def _seen_from_outside(self, known: Watermark, mark: Mark) -> Watermark:
         """Where the mark was moved by other hands, the stream goes on from there, and remembers it."""
         there = Position.of(mark.archived_until)
         if self.late or known.extracted.position in (None, there):
             return known
-        self.watching.note(f"{_MOVED}: going on from {there}")
+        self.watching.note(f"{_MOVED}: going on from {there}{self._passed_over(known, mark)}")
         return transitions.move(known, there, reason=_MOVED, now=self.tools.clock())[0]
+
+    def _passed_over(self, known: Watermark, mark: Mark) -> str:
+        """Whoever moved the mark may not know that files of this archive lie in between."""
+        before = moment_of(known.extracted.position)
+        passed = files_between(self.tools, before, mark.archived_until)
+        return f"; {passed:,} files are passed over, and late from now on" if passed else ""
 
     def _fresh_window(self, mark: Mark) -> tuple[Window, float]:
         ceiling = self.tools.table.freeze(mark.lag)
@@ -220,8 +232,7 @@ class Opening:
 
     def _late_window(self, mark: Mark) -> Window:
         """Everything behind the mark that this archive has passed."""
-        archive = archive_stream(self.tools.config)
-        return Window(began(self.tools.store, archive), Position.of(mark.archived_until))
+        return behind(self.tools.store, archive_stream(self.tools.config), mark.archived_until)
 
     def _mark(self) -> Mark:
         return the_mark(self.tools, self.watching)
@@ -238,25 +249,38 @@ class Opening:
 
     def _demand_uids(self, window: Window) -> None:
         unnamed = self.tools.table.without_uid(window)
-        if unnamed and self.tools.config.packer.on_problem.unreadable.value == "stop":
+        if not unnamed:
+            return
+        if self.tools.config.packer.on_problem.unreadable.value == "stop":
             raise ArchiveError(
                 f"{unnamed:,} rows of the window have no uid, so nobody could ever ask for their files",
                 where=self.tools.config.database.table_name,
                 hint="give them one, or set packer.on_problem.unreadable to `skip`",
             )
+        self.watching.note(f"{unnamed:,} rows without a uid are left out, as the configuration says")
 
 
 # --- Marks --------------------------------------------------------------------------------------------
 
 
-def begun(stream: StreamId, mark: Mark, now: datetime) -> Watermark:
+def begun(tools: Tools, mark: Mark, now: datetime) -> Watermark:
     """The state of an archive that has a mark and no window yet.
 
-    It begins there, wherever the mark is put next: what lies between is late, and not forgotten.
+    It begins there, wherever the mark is put next: what lies between is late, and not forgotten. Where no
+    row lies behind the mark, nothing is left out, and whatever turns up there is late as well.
     """
     there = Position.of(mark.archived_until)
-    fresh = transitions.new(stream, CURSOR, now)
-    return replace(fresh, extracted=Extracted(position=there), began=there)
+    oldest = tools.table.oldest()
+    left_out = oldest is not None and oldest <= mark.archived_until
+    fresh = transitions.new(archive_stream(tools.config), CURSOR, now)
+    return replace(fresh, extracted=Extracted(position=there), began=there if left_out else None)
+
+
+def files_between(tools: Tools, before: datetime, after: datetime) -> int:
+    """How many files a mark passes over when it is put forward."""
+    if after <= before:
+        return 0
+    return tools.table.count(Window(Position.of(before), Position.of(after)))
 
 
 def give_up(tools: Tools, held: HeldStream, to: Position | None, reason: str) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import io
 import os
 import secrets
+import stat
 import tempfile
 import threading
 import time
@@ -104,11 +105,14 @@ class LocalPlace:
         with problems(str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=folder)
+        file = open(descriptor, "w+b", buffering=1 << 20)  # noqa: PTH123, SIM115 - it is open already
         try:
-            with open(descriptor, "w+b", buffering=1 << 20) as file:  # noqa: PTH123 - it is open already
+            with problems(str(folder)):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as it is held, its writer lives
                 yield _Named(file, Path(name))  # type: ignore[misc]
         finally:
+            with suppress(OSError):  # what is still to be written was never published, and why was said
+                file.close()
             with suppress(OSError):  # it is a second name of the object, or nothing at all
                 Path(name).unlink()
 
@@ -169,17 +173,23 @@ class LocalPlace:
 
     def open(self, key: str) -> Bytes | None:
         path = self._path(key)
-        return LocalBytes(path) if path.is_file() else None
+        with problems(str(path)):
+            try:
+                mode = path.stat().st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return LocalBytes(path) if stat.S_ISREG(mode) else None
 
     def list(self, prefix: str) -> Iterator[Listed]:
         folder = self.root / prefix if prefix else self.root
-        for parent, folders, files in os.walk(folder):
-            folders.sort()
-            for name in sorted(files):
-                path = Path(parent) / name
-                if not name.startswith(_UNFINISHED):
-                    with suppress(FileNotFoundError):
-                        yield Listed(path.relative_to(self.root).as_posix(), path.stat().st_size)
+        with problems(str(folder)):
+            for parent, folders, files in os.walk(folder, onerror=_unless_gone):
+                folders.sort()
+                for name in sorted(files):
+                    path = Path(parent) / name
+                    if not name.startswith(_UNFINISHED):
+                        with suppress(FileNotFoundError):
+                            yield Listed(path.relative_to(self.root).as_posix(), path.stat().st_size)
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -261,6 +271,12 @@ def _filled(file: io.RawIOBase | BinaryIO, length: int) -> bytes:
     return b"".join(pieces)
 
 
+def _unless_gone(error: OSError) -> None:
+    """A folder that is gone holds nothing; one that cannot be read may hold anything."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
 def _make_folders(folder: Path, root: Path) -> None:
     """Make a folder and those above it; each new one is synced, or a power cut could take it away."""
     if folder.is_dir():
@@ -306,6 +322,8 @@ def problems(where: str) -> Iterator[None]:
             errno.ENOSPC: "free some space and run it again: nothing was lost",
             errno.EDQUOT: "raise the quota and run it again: nothing was lost",
             errno.EACCES: "give this user the right to write there, or choose another `packer.output_dir`",
+            errno.EPERM: "the file system must allow hard links: choose another place",
+            errno.EOPNOTSUPP: "the file system must allow hard links: choose another place",
             errno.EROFS: "the file system is read-only: choose another `packer.output_dir`",
         }.get(error.errno or 0)
         raise ArchiveError(

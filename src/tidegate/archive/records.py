@@ -15,7 +15,7 @@ RUN is the run's number and id. Whatever has a checksum of its own is sealed lik
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -195,7 +195,11 @@ class WindowFolder:
     def receipts(self) -> set[str]:
         """The parts that have a receipt."""
         keys = (listed.key for listed in self.place.list(f"{self.root}/parts"))
-        return {key.rpartition("/")[2].removesuffix(".json") for key in keys if key.endswith(".json")}
+        return {_part_of(key) for key in keys if key.endswith(".json")}
+
+    def forget_receipts(self, parts: Iterable[str]) -> None:
+        """Their parts will be packed anew."""
+        self.place.delete([f"{self.root}/parts/{part}.json" for part in parts])
 
     def keep_receipt(self, receipt: PartReceipt) -> None:
         """The first receipt of a part counts, and says the same as every other would.
@@ -215,13 +219,14 @@ class WindowFolder:
             self.place.delete([key])
 
     def forget_problems(self) -> None:
-        self.place.delete([listed.key for listed in self.place.list(f"{self.root}/problems")])
+        """Of the parts that will be packed anew; what was left out of the others stays said."""
+        packed = self.receipts()
+        listed = (listed.key for listed in self.place.list(f"{self.root}/problems"))
+        self.place.delete([key for key in listed if _part_of(key) not in packed])
 
     def problems(self) -> Iterator[Problem]:
         for listed in self.place.list(f"{self.root}/problems"):
-            for line in (self.place.get(listed.key) or b"").splitlines():
-                data = json.loads(line)
-                yield Problem(**{**data, "kind": ProblemKind(data["kind"])})
+            yield from _problems(self.place, listed.key)
 
     # --- The manifest
 
@@ -244,18 +249,37 @@ class WindowFolder:
 
     def clean(self, *, manifest_too: bool) -> None:
         """Remove what only an open window needs; of a window without files, everything."""
+        self.forget_listing()  # first of all: it must not name files that are gone
         scaffolding = [
             listed.key
             for folder in ("listing", "parts")
             for listed in self.place.list(f"{self.root}/{folder}")
         ]
         manifest = [self.manifest_key] if manifest_too else []
-        self.place.delete([*scaffolding, f"{self.root}/listing.json", *manifest])
+        self.place.delete([*scaffolding, *manifest])
 
     def _read(self, name: str) -> dict[str, Any] | None:
         key = f"{self.root}/{name}"
         data = self.place.get(key)
         return unseal(data, self.place.where(key)) if data is not None else None
+
+
+def problems_of_all(place: ArchivePlace) -> Iterator[Problem]:
+    """Of all windows there ever were, also those that were given up."""
+    for listed in place.list(_WINDOWS):
+        if "/problems/" in listed.key:
+            yield from _problems(place, listed.key)
+
+
+def _problems(place: ArchivePlace, key: str) -> Iterator[Problem]:
+    for line in (place.get(key) or b"").splitlines():
+        data = json.loads(line)
+        yield Problem(**{**data, "kind": ProblemKind(data["kind"])})
+
+
+def _part_of(key: str) -> str:
+    """The part that a record is of: its name, without what tells its kind."""
+    return key.rpartition("/")[2].partition(".")[0]
 
 
 def windows(place: ArchivePlace) -> Iterator[WindowFolder]:

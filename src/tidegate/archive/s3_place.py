@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, BinaryIO, TypeVar
 
 from tidegate.archive.layout import ENDING_BYTES
-from tidegate.archive.place import Listed
+from tidegate.archive.place import Listed, problems
 from tidegate.archive.shard import Bytes
 from tidegate.core.errors import ArchiveError, OutcomeUnknown
 from tidegate.s3 import Absent, S3Place, Unmet
@@ -30,7 +30,7 @@ class S3ArchivePlace:
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
-        with tempfile.TemporaryFile(prefix="tidegate-shard-") as file:
+        with problems(tempfile.gettempdir()), tempfile.TemporaryFile(prefix="tidegate-shard-") as file:
             yield file
 
     def sweep(self) -> None:

@@ -21,7 +21,7 @@ from tidegate.archive.opening import first_mark
 from tidegate.archive.packing import Known
 from tidegate.archive.place import LocalPlace
 from tidegate.archive.records import WindowFolder
-from tidegate.archive.streams import archive_stream, began
+from tidegate.archive.streams import archive_stream, behind
 from tidegate.core.positions import Position
 from tidegate.core.watermark import Event
 from tidegate.core.windows import Window
@@ -146,8 +146,7 @@ def late_files(tools: Tools) -> Iterator[Row]:
     mark = tools.mark.read()
     if mark is None:
         return
-    stream = archive_stream(tools.config)
-    window = Window(began(tools.store, stream), Position.of(mark.archived_until))
+    window = behind(tools.store, archive_stream(tools.config), mark.archived_until)
     n_bits = tools.config.packer.n_bits
     with tempfile.TemporaryDirectory(prefix="tidegate-late-") as scratch:
         beside = LocalPlace(Path(scratch))

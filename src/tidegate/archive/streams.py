@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 
 from tidegate.archive.config import ArchiveConfig
 from tidegate.archive.contract import Share, Tools, Watching
-from tidegate.core.errors import InvariantBroken, LeaseHeld
+from tidegate.core.errors import ConfigError, InvariantBroken, LeaseHeld
 from tidegate.core.positions import Position
 from tidegate.core.watermark import Run, StreamId, Watermark
+from tidegate.core.windows import Window
 from tidegate.state.contract import Store
 from tidegate.state.hold import HeldStream, hold
 from tidegate.state.process import known_dead
@@ -85,18 +86,37 @@ def demand_nobody_packs(tools: Tools, windows: StreamId) -> None:
             )
 
 
+def demand_own_table(tools: Tools) -> None:
+    """Raise if the archive has the windows of another table, or of this one by another name.
+
+    Each name has a lease of its own, so two of them would pack the same files side by side.
+    """
+    own = {archive_stream(tools.config), late_stream(tools.config)}
+    streams = tools.store.streams(PIPELINE).streams
+    others = [
+        stored.stream for stored in streams if stored.watermark is not None and stored.stream not in own
+    ]
+    if others:
+        raise ConfigError(
+            f"the archive was begun for the table `{others[0].name}`, and the configuration says "
+            f"`{tools.config.database.table_name}`",
+            where=tools.place.where("_tidegate"),
+            hint="put database.table_name back (a view may have that name), or choose another "
+            "`packer.output_dir`",
+        )
+
+
 # --- What stands in them ------------------------------------------------------------------------------
 
 
-def began(store: Store, stream: StreamId) -> Position | None:
-    """Where the archive's first window began."""
-    mark = store.read(stream).watermark
-    if mark is None:
-        return None
-    lows = [window.low for window in mark.covered]
-    if None in lows:
-        return None
-    return min([low for low in (*lows, mark.began) if low is not None], default=None)
+def behind(store: Store, stream: StreamId, there: datetime) -> Window:
+    """Everything behind the mark that the archive has passed; without a low end, if it left nothing out."""
+    mark, high = store.read(stream).watermark, Position.of(there)
+    lows = [mark.began, *(window.low for window in mark.covered)] if mark is not None else []
+    known = [low for low in lows if low is not None]
+    if len(known) < len(lows) or not known:
+        return Window(None, high)
+    return Window(min(*known, high), high)
 
 
 def files_archived(store: Store, config: ArchiveConfig) -> int:

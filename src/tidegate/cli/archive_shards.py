@@ -20,12 +20,15 @@ from tidegate.cli.invocation import invocation_of
     type=click.FloatRange(0, 100, min_open=True),
     default=100.0,
     metavar="PERCENT",
-    help="Check so many of the shards, chosen at random. [default: all]",
+    help="Check so many of the shards, chosen at random, and at least one. [default: all]",
 )
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, /, *, config_file: Path, sample: float, as_json: bool) -> int:
-    """Read shards again and check every file in them; exit 4 if one is not what was written."""
+    """Read shards again and check every file in them; exit 4 if one is not what was written.
+
+    The records of all windows are compared with the history, so that none can go missing unseen.
+    """
     invocation = invocation_of(ctx)
     config = config_of(invocation, config_file)
     from tidegate.archive import verifying
@@ -43,16 +46,20 @@ def verify(ctx: click.Context, /, *, config_file: Path, sample: float, as_json: 
         if verdict.problem is not None:
             damaged.append({"shard": verdict.shard.key, "problem": verdict.problem})
             invocation.terminal.error(f"{place.where(verdict.shard.key)}: {verdict.problem}")
+    doubts = [{"record": doubt.key, "problem": doubt.problem} for doubt in verifying.doubts(place)]
+    for doubt in doubts:
+        invocation.terminal.error(f"{place.where(doubt['record'])}: {doubt['problem']}")
     strangers = verifying.strangers(place)
     if as_json:
-        print_json({"shards": checked, "files": files, "damaged": damaged, "unreferenced": strangers})
+        told = {"shards": checked, "files": files, "damaged": damaged, "records": doubts}
+        print_json({**told, "unreferenced": strangers})
     else:
         shards = f"{counted(checked, 'shard')} with {counted(files, 'file')}, {size(total)}"
         invocation.terminal.say(f"checked {shards}: {len(damaged) or 'none'} damaged")
         if strangers:
             said = counted(len(strangers), "shard")
             invocation.terminal.say(f"{said} that no manifest names: of an open window, or of one given up")
-    return 4 if damaged else 0
+    return 4 if damaged or doubts else 0
 
 
 @click.command(cls=Command)
