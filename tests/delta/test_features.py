@@ -134,3 +134,21 @@ def test_a_history_of_a_table_without_a_feed_tells_updates_from_inserts(gold: Go
         (2, "delete", "new"),
         (4, "insert", "new"),
     ]
+
+
+def test_a_column_that_was_dropped_and_comes_again_stops_the_upstream(gold: Gold) -> None:
+    """The target has what the first of that name held, and no row of the upstream does."""
+    created(gold, "id BIGINT, note STRING", MAPPED, FED)
+    gold.sql("INSERT INTO {table} VALUES (1, 'a')")
+    gold.completed()
+    gold.sql("ALTER TABLE {table} DROP COLUMN note")
+    gold.sql("ALTER TABLE {table} ADD COLUMN note STRING")
+    assert gold.completed().upstreams[0].end_version == 2
+    with pytest.raises(SourceError, match="`note` is there again, as another column"):
+        gold.run()
+    gold.plans().prepare(rebaseline=["silver.orders"])
+    gold.completed()
+    agree(gold)
+    gold.sql("INSERT INTO {table} VALUES (2, 'b')")
+    gold.completed()
+    agree(gold)

@@ -72,3 +72,21 @@ def test_one_that_ends_before_a_change_of_its_columns_takes_the_others_with_it(l
     planned = plans.prepare()
     assert ranges(planned) == {"customers": (1, 1, "PLANNED"), "orders": (1, 1, "PLANNED")}
     assert "ends before version 2" in planned.notes[0]
+
+
+def test_a_plan_has_a_larger_number_than_any_before_it_even_if_the_clock_was_set_back(lake: Lake) -> None:
+    """Tables that are made of several upstreams remember only the largest number that has come to them."""
+    lake.configure(FOUND + "all_or_nothing: true\n")
+    for name in ("customers", "orders"):
+        lake.append([order(1)], name)
+    plans = lake.plans()
+    first = plans.prepare()
+    plans.complete(first.run_id)
+    lake.now -= HOUR
+    for name in ("customers", "orders"):
+        lake.append([order(2)], name)
+        planned = plans.prepare()
+        [work] = planned.work
+        assert work.number > max(item.number for item in first.upstreams)
+        first = planned
+        plans.complete(planned.run_id)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -11,7 +14,9 @@ from deltalake import DeltaTable
 
 from tests.delta.conftest import NOW, PIPELINE, Lake, order
 from tidegate.core.errors import LeaseHeld, SourceError, StateError, UsageError
+from tidegate.delta.changes import Range
 from tidegate.delta.library import DeltaPlans
+from tidegate.delta.log import Metadata, TableLog
 from tidegate.delta.plan import Plan
 
 HOUR = timedelta(hours=1)
@@ -200,6 +205,14 @@ def test_upstreams_that_are_found_have_targets_of_their_own(lake: Lake) -> None:
     assert [item.target_name for item in found] == ["returns.orders", "sales.orders"]
 
 
+def test_two_tables_that_would_have_one_name_are_no_upstream_that_is_missed(lake: Lake) -> None:
+    lake.configure(FOUND.replace("./silver/*", "./silver/*/*"))
+    for name in ("a.b/c", "a/b.c"):
+        lake.append([order(1)], name)
+    with pytest.raises(UsageError, match=r"both be called `a\.b\.c`"):
+        lake.plans().prepare()
+
+
 def test_a_pattern_that_finds_nothing_says_so(lake: Lake) -> None:
     lake.configure(FOUND)
     with pytest.raises(SourceError, match="no Delta table was found"):
@@ -348,8 +361,6 @@ def test_versions_whose_files_vacuum_took_are_found_before_they_are_read(lake: L
 
 
 def test_a_table_that_was_made_anew_is_recognised(lake: Lake) -> None:
-    import shutil
-
     plans = planned_once(lake)
     shutil.rmtree(lake.place())
     for number in range(3):
@@ -366,6 +377,81 @@ def test_a_history_that_was_rewritten_is_recognised(lake: Lake) -> None:
     (lake.place() / "_delta_log" / f"{1:020}.json").unlink()
     with pytest.raises(SourceError, match="its history was rewritten"):
         plans.prepare()
+
+
+def an_older_copy_is_put_back_and_written_to(lake: Lake, write: Callable[[], None]) -> None:
+    copy = lake.root / "copy"
+    shutil.copytree(lake.place(), copy)
+    write()
+    shutil.rmtree(lake.place())
+    shutil.move(copy, lake.place())
+    for number in (7, 8):
+        lake.append([order(number)])
+
+
+def test_an_older_copy_of_a_table_that_was_written_to_is_recognised(lake: Lake) -> None:
+    plans = planned_once(lake)
+
+    def write() -> None:
+        lake.append([order(2)])
+        plans.complete(plans.prepare().run_id)
+
+    an_older_copy_is_put_back_and_written_to(lake, write)
+    with pytest.raises(SourceError, match="version 1 is not the one that was processed"):
+        plans.prepare()
+    assert plans.prepare(rebaseline=["silver.orders"]).upstreams[0].end_version == 2
+
+
+@pytest.mark.parametrize("happened", ["cleaned up", "rewritten"])
+def test_a_plan_is_not_read_from_a_history_that_is_another_one_by_now(lake: Lake, happened: str) -> None:
+    plans = planned_once(lake)
+
+    def write() -> None:
+        lake.append([order(2)])
+        plans.prepare()
+
+    if happened == "rewritten":
+        an_older_copy_is_put_back_and_written_to(lake, write)
+    else:
+        write()
+        lake.append([order(3)])
+        lake.table().create_checkpoint()
+        (lake.place() / "_delta_log" / f"{1:020}.json").unlink()
+    plan = plans.current_plan()
+    assert plan is not None
+    part = Range(plans.upstreams()["silver.orders"], plan.work[0], str(lake.place()))
+    with pytest.raises(SourceError, match=f"{happened}.* since it was planned"):
+        part.reading(TableLog.at(part.place))
+
+
+def test_keys_that_an_upstream_does_not_have_are_named(lake: Lake) -> None:
+    lake.configure(PIPELINE.replace("[id]", "[ID, day]"))
+    lake.append([order(1)])
+    with pytest.raises(SourceError, match="it has no column `day`, which `keys` names"):
+        lake.plans().prepare()
+
+
+def test_columns_in_another_order_are_no_other_columns(lake: Lake) -> None:
+    lake.configure(PIPELINE + "on_schema_change: stop\n")
+    plans = planned_once(lake)
+    lake.append([{"state": "new", "id": 1}], mode="overwrite", schema_mode="overwrite")
+    lake.append([{"state": "new", "id": 2}])
+    assert ranges(plans.prepare()) == {"silver.orders": (1, 2, "PLANNED")}
+
+
+def test_what_a_field_in_a_column_says_beside_its_type_is_no_other_type() -> None:
+    one, other = (
+        Metadata.of(nested(comment, nullable)) for comment, nullable in (("", True), ("new", False))
+    )
+    assert one.same_columns(other)
+    assert one.fingerprint == other.fingerprint
+
+
+def nested(comment: str, nullable: bool) -> dict[str, Any]:  # noqa: FBT001
+    inner = {"name": "city", "type": "string", "nullable": nullable, "metadata": {"comment": comment}}
+    kind = {"type": "struct", "fields": [inner]}
+    column = {"name": "address", "type": kind, "nullable": True, "metadata": {}}
+    return {"id": "t", "schemaString": json.dumps({"type": "struct", "fields": [column]})}
 
 
 def test_a_new_column_is_followed_and_recorded(lake: Lake) -> None:

@@ -51,6 +51,7 @@ def plan(
     lookback: bool = False,
     rules: str | None = None,
     together: int | None = None,
+    after: int = 0,
 ) -> Step:
     """Freeze a window.
 
@@ -58,8 +59,9 @@ def plan(
     at it failed, that attempt gives way.
 
     Run numbers follow the clock, so that of two runs into the same table the later one has the larger
-    number, even across streams and after state was lost; they never go back within a stream. A mark that is
-    moved by hand takes a number too: whoever moves it has decided about all runs before.
+    number, even across streams and after state was lost; they never go back within a stream, nor behind
+    `after`. A mark that is moved by hand takes a number too: whoever moves it has decided about all runs
+    before.
     """
     if mark.open_run is not None and not _gives_way(mark.open_run, kind):
         raise InvariantBroken(f"run {mark.open_run.id} has not finished its window", where=str(mark.stream))
@@ -67,7 +69,7 @@ def plan(
         raise InvariantBroken(
             f"{window} does not begin at the mark, {mark.extracted.position}", where=str(mark.stream)
         )
-    number = next_number(mark.runs, now)
+    number = next_number(max(mark.runs, after), now)
     run = Run(
         id=run_id,
         number=number,

@@ -65,12 +65,22 @@ class Range:
         return f"`tidegate delta plan --rebaseline {self.upstream.name}` reads the whole table again"
 
     def _demand_same(self, log: TableLog) -> None:
-        """A plan can be old: its versions are those of the table that was planned, and of no other."""
-        known = self.planned.table_id
-        if known is not None and log.metadata(min(self.end, log.latest)).table_id != known:
-            raise SourceError(
-                "the table was made anew since it was planned", where=self.upstream.name, hint=self.begin_anew
-            )
+        """A plan can be old: its versions are those of the table as it was planned, and of no other."""
+        what = self._happened(log)
+        if what is not None:
+            raise SourceError(f"{what} since it was planned", where=self.upstream.name, hint=self.begin_anew)
+
+    def _happened(self, log: TableLog) -> str | None:
+        """What has become of these versions, if they are not what they were."""
+        planned, last = self.planned, min(self.end, log.latest)
+        gap = None if planned.low is None else log.gap(planned.low, last)
+        if gap is not None:
+            return f"the commit of version {gap} was cleaned up"
+        if planned.table_id is not None and log.metadata(last).table_id != planned.table_id:
+            return "the table was made anew"
+        if last < self.end or (planned.digest is not None and log.digest(last) not in (None, planned.digest)):
+            return "its history was rewritten"
+        return None
 
     def _demand_room(self, log: TableLog) -> None:
         """What is told beside a row needs names that the row does not have."""

@@ -44,6 +44,10 @@ class Metadata:
     numbers: tuple[tuple[str, int], ...] = ()
     """The numbers of columns, where a table has them: they stay when a column is renamed."""
 
+    def same_columns(self, other: Metadata) -> bool:
+        """Whether both have the same columns, in whatever order."""
+        return dict(self.columns) == dict(other.columns)
+
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.columns).encode()).hexdigest()[:16]
@@ -51,7 +55,7 @@ class Metadata:
     @classmethod
     def of(cls, action: dict[str, Any]) -> Metadata:
         fields = json.loads(action["schemaString"])["fields"]
-        columns = tuple((item["name"], json.dumps(item["type"], sort_keys=True)) for item in fields)
+        columns = tuple((item["name"], kind_of(item["type"])) for item in fields)
         configuration = {key.lower(): value for key, value in _pairs(action.get("configuration"))}
         feed = str(configuration.get("delta.enablechangedatafeed", "")).lower() == "true"
         numbered = [(item["name"], item.get("metadata", {}).get(_NUMBER)) for item in fields]
@@ -68,8 +72,25 @@ class Metadata:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Metadata:
-        columns, numbers = tuple(data["columns"].items()), tuple(data["numbers"].items())
+        columns = tuple((name, kind_of(json.loads(kind))) for name, kind in data["columns"].items())
+        numbers = tuple(data["numbers"].items())
         return cls(data["table_id"], columns, data["feed"], numbers)
+
+
+def kind_of(said: Any) -> str:
+    """A type as text, without what its fields say beside theirs: comments, numbers, NULL or not."""
+    return json.dumps(_bare(said), sort_keys=True)
+
+
+def _bare(said: Any) -> Any:
+    if isinstance(said, list):
+        return [_bare(item) for item in said]
+    if isinstance(said, dict):
+        return {name: _bare(value) for name, value in said.items() if name not in _BESIDE_A_TYPE}
+    return said
+
+
+_BESIDE_A_TYPE = {"metadata", "nullable", "containsNull", "valueContainsNull"}
 
 
 def _pairs(configuration: Any) -> list[tuple[str, Any]]:
@@ -87,6 +108,8 @@ class Commit:
     """Files that a reader of its changes needs: what it kept for that, or else what it added and removed."""
     removed: tuple[str, ...]
     """Files that only older versions have."""
+    digest: str
+    """Of all that it says: another commit under the same number has another one."""
 
     @classmethod
     def of(cls, version: int, text: bytes) -> Commit:
@@ -102,6 +125,7 @@ class Commit:
             metadata[0] if metadata else None,
             _files(changed),
             _files([action["remove"] for action in actions if "remove" in action]),
+            hashlib.sha256(text).hexdigest()[:16],
         )
 
 
@@ -177,6 +201,10 @@ class TableLog:
             data = self._folder.read(f"{_LOG}/{version:020}.json")
             self._read[version] = Commit.of(version, data)
         return self._read[version]
+
+    def digest(self, version: int) -> str | None:
+        """What tells the commit of a version from another's; None if it is no longer there."""
+        return self.commit(version).digest if version in self.commits else None
 
     def range(self, low: int, high: int) -> Iterator[Commit]:
         """The commits after `low`, up to and including `high`."""

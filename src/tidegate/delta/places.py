@@ -97,7 +97,21 @@ def found(pattern: str, exclude: tuple[str, ...]) -> dict[str, str]:
     else:
         paths = sorted(glob(pattern))  # noqa: PTH207 - the pattern may be absolute
         tables = {path: path for path in paths if (Path(path) / "_delta_log").is_dir()}
-    return without(exclude, {_name(pattern, path): place for path, place in tables.items()})
+    return without(exclude, _named(pattern, tables))
+
+
+def _named(pattern: str, tables: Mapping[str, str]) -> dict[str, str]:
+    """Tables by their names. Two under one name would be one, and nobody would miss the other."""
+    named: dict[str, str] = {}
+    for path, place in tables.items():
+        name = _name(pattern, path)
+        if name in named:
+            raise UsageError(
+                f"two tables would both be called `{name}`: {address(named[name])} and {address(place)}",
+                hint="name the upstreams one by one, or move one of the folders",
+            )
+        named[name] = place
+    return named
 
 
 def without(exclude: tuple[str, ...], tables: Mapping[str, str]) -> dict[str, str]:

@@ -46,6 +46,8 @@ class PlannedUpstream:
     """The mark was moved by hand: what was processed before may come once more."""
     table_id: str | None = None
     """Of the table that was planned. Another one may lie at its place by now."""
+    digest: str | None = None
+    """Of the commit of `end_version`, as it was planned. An older copy of the table may be there by now."""
 
     @property
     def open(self) -> bool:
@@ -119,6 +121,7 @@ def told(mark: Watermark | None, name: str) -> PlannedUpstream:
     if mark is None or mark.run is None:
         return PlannedUpstream(name, SKIPPED, error_message=mark.last_error if mark else None)
     row, run = current(mark), mark.run
+    table: Mapping[str, Any] = mark.schemas[-1][1] if mark.schemas else {}
     return PlannedUpstream(
         name,
         row.status,
@@ -132,7 +135,8 @@ def told(mark: Watermark | None, name: str) -> PlannedUpstream:
         number=run.number,
         processed=version_of(mark.extracted.position),
         asked_for=mark.manual is not None,
-        table_id=mark.schemas[-1][1].get("table_id") if mark.schemas else None,
+        table_id=table.get("table_id"),
+        digest=table.get("commit") if table.get("version") == row.end_version else None,
     )
 
 

@@ -5,9 +5,10 @@ Looking reads the table's log and returns a value; nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from tidegate.config.upstreams import FirstRun, OnSchemaChange, Upstream, WithoutFeed
 from tidegate.core.errors import SourceError, TidegateError
@@ -36,6 +37,16 @@ class Range:
     note: str | None = None
     before: datetime | None = None
     """When the version was committed that the range has to end before, if there is one."""
+    digest: str | None = None
+    """What tells the commit of its last version from another's."""
+    left: frozenset[str] = frozenset()
+    """Columns that the table had once, and that targets still have."""
+
+    @property
+    def schema(self) -> tuple[str, dict[str, Any]]:
+        """What the stream's record keeps of the table, as of the last version of the range."""
+        end = {"version": version_of(self.window.high), "commit": self.digest, "left": sorted(self.left)}
+        return self.metadata.fingerprint, {**self.metadata.to_json(), **end}
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,29 @@ def look(question: Question) -> Outlook:
     """What comes next of one upstream."""
     try:
         log = TableLog.at(question.place)
-        return _look(question, log)
+        return _checked(question, log, _look(question, log))
     except (SourceError, OSError, ValueError, KeyError) as error:
         return Blocked(_in_words(error, question))
+
+
+def _checked(question: Question, log: TableLog, found: Outlook) -> Outlook:
+    """The range, with what is to be remembered of its last version, if its rows have the keys."""
+    if not isinstance(found, Range):
+        return found
+    there = [name for name, _ in found.metadata.columns]
+    missing = {key.casefold() for key in question.upstream.keys} - {name.casefold() for name in there}
+    if missing:
+        message = f"it has no column {', '.join(f'`{name}`' for name in sorted(missing))}, which `keys` names"
+        hint = f"its columns are {', '.join(there)}"
+        return Blocked(SourceError(message, where=question.upstream.name, hint=hint))
+    low, end = version_of(found.window.low), version_of(found.window.high)
+    assert end is not None
+    left = _left(question.mark) if low is not None else frozenset()
+    if low is not None:
+        before = known_metadata(question.mark) or log.metadata(low + 1)
+        for commit in log.range(low, end):
+            left, before = left | dropped(before, commit.metadata), commit.metadata or before
+    return replace(found, digest=log.digest(end), left=left)
 
 
 def _in_words(error: Exception, question: Question) -> SourceError:
@@ -93,6 +124,9 @@ def _look(question: Question, log: TableLog) -> Outlook:
         return _decided(question, end, metadata, reason)
     if log.latest < last:
         reason = f"version {last} was processed, and the table is at {log.latest}: its history was rewritten"
+        return _decided(question, end, metadata, reason)
+    if _is_another(question.mark, log, last):
+        reason = f"version {last} is not the one that was processed: its history was rewritten"
         return _decided(question, end, metadata, reason)
     if end <= last:
         return NothingNew()
@@ -130,7 +164,7 @@ def _next(question: Question, log: TableLog, last: int, end: int, known: Metadat
         return _unreadable(question, log, end, f"the commit of version {gap} was cleaned up")
     known = known or log.metadata(last + 1)
     changed = next(
-        (c for c in log.range(last, end) if c.metadata and c.metadata.columns != known.columns), None
+        (c for c in log.range(last, end) if c.metadata and not c.metadata.same_columns(known)), None
     )
     if changed is None or changed.metadata is None:
         return _readable(question, log, last, end)
@@ -147,14 +181,16 @@ def _changed(
 
     A change data feed cannot be read across a column that goes, so a range ends there under any policy.
     """
-    before = known
+    before, left = known, _left(question.mark)
     for commit in log.range(last, end):
-        if commit.metadata is None or commit.metadata.columns == before.columns:
+        if commit.metadata is None or commit.metadata.same_columns(before):
             continue
-        follows = policy is OnSchemaChange.EVOLVE and compatible(before, commit.metadata)
+        back = left & {name for name, _ in commit.metadata.columns}
+        left |= dropped(before, commit.metadata)
+        follows = policy is OnSchemaChange.EVOLVE and compatible(before, commit.metadata) and not back
         first = commit.version == last + 1
         if not follows or (gone(before, commit.metadata) and not first):
-            changes = ", ".join(differences(before, commit.metadata))
+            changes = ", ".join(differences(before, commit.metadata, back))
             what = f"its columns changed with version {commit.version}: {changes}"
             if first:
                 return _decided(question, end, log.metadata(end), what)
@@ -222,6 +258,20 @@ def _whole(end: int, metadata: Metadata, reason: str) -> Range:
     return Range(Window(None, Position.of(end)), metadata, rebaseline=reason)
 
 
+def _left(mark: Watermark | None) -> frozenset[str]:
+    return (
+        frozenset(mark.schemas[-1][1].get("left", ())) if mark is not None and mark.schemas else frozenset()
+    )
+
+
+def _is_another(mark: Watermark | None, log: TableLog, last: int) -> bool:
+    """Whether the version under this number is another one than was processed: an older copy of the table was
+    put back, and then written to."""
+    said = mark.schemas[-1][1] if mark is not None and mark.schemas else {}
+    known = said.get("commit") if said.get("version") == last else None
+    return known is not None and log.digest(last) not in (None, known)
+
+
 # --- Columns -------------------------------------------------------------------
 
 
@@ -243,17 +293,29 @@ def gone(before: Metadata, after: Metadata) -> bool:
     return not {name for name, _ in before.columns} <= {name for name, _ in after.columns}
 
 
+def dropped(before: Metadata, after: Metadata | None) -> frozenset[str]:
+    """Columns that went without any row being written: only tables that number their columns can do so.
+
+    Targets keep what these columns held. If one of that name comes again, it is another column, and empty in
+    all rows that do not change.
+    """
+    if after is None or not after.numbers:
+        return frozenset()
+    return frozenset(name for name, _ in before.columns) - {name for name, _ in after.columns}
+
+
 def renamed(before: Metadata, after: Metadata) -> dict[str, str]:
     """Columns that go by another name now, where the table gives its columns numbers."""
     now = {number: name for name, number in after.numbers}
     return {name: now[number] for name, number in before.numbers if now.get(number, name) != name}
 
 
-def differences(before: Metadata, after: Metadata) -> tuple[str, ...]:
+def differences(before: Metadata, after: Metadata, back: Set[str] = frozenset()) -> tuple[str, ...]:
     old, new, moved = dict(before.columns), dict(after.columns), renamed(before, after)
     return (
         *(f"`{name}` is called `{other}` now" for name, other in moved.items()),
-        *(f"`{name}` is new" for name in new if name not in old and name not in moved.values()),
+        *(f"`{name}` is there again, as another column" for name in new if name in back),
+        *(f"`{name}` is new" for name in new if name not in {*old, *moved.values(), *back}),
         *(f"`{name}` is gone" for name in old if name not in new and name not in moved),
         *(
             f"`{name}` was {old[name]} and is {new[name]}"

@@ -166,8 +166,7 @@ class Preparing:
                     known, None, reason=f"rebaseline: {found.rebaseline}", now=now
                 )
                 before = (*before, *moved)
-            schema = (found.metadata.fingerprint, found.metadata.to_json())
-            noticed = transitions.schema_changed(known, schema[0], found.changes, now)
+            noticed = transitions.schema_changed(known, found.metadata.fingerprint, found.changes, now)
             step, events = transitions.plan(
                 known,
                 run_id=run_id,
@@ -175,12 +174,22 @@ class Preparing:
                 window=found.window,
                 now=now,
                 cursor=VERSION_CURSOR,
-                schema=schema,
+                schema=found.schema,
                 together=size,
+                after=self._last_number,
             )
             return replace(step, last_error=None), (*before, *noticed, *events)
 
         return change
+
+    @cached_property
+    def _last_number(self) -> int:
+        """That of the newest plan of any upstream.
+
+        A table that several of them go into remembers only the largest, so whatever the clock says, what is
+        planned now has a larger one.
+        """
+        return max((mark.runs for mark in self.marks.values()), default=0)
 
     def _free(self, name: str, mark: Watermark | None) -> Step:
         """The stream's record, without the window of a plan that was not written to its end."""
