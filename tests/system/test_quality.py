@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -17,8 +18,9 @@ from tests.system.shop import HYBRID, LONG_AGO
 from tests.system.test_resume import FullStaging
 from tidegate.cli.root import tidegate
 from tidegate.config.project import Project
-from tidegate.core.errors import QualityFailed
+from tidegate.core.errors import QualityFailed, StagingError
 from tidegate.core.watermark import StreamId
+from tidegate.spark import uniqueness
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.verifying import verified
 
@@ -191,6 +193,27 @@ def test_other_rules_give_up_an_interrupted_run_and_read_it_again(build: Build) 
     place.configure({"orders": {**HYBRID, "validation": {**POSITIVE, "on_failure": "warn"}}})
     assert place.synced().quality == ("1 of 9 rows break `amount >= 0`",)
     place.agree()
+
+
+def test_a_task_that_fails_while_keys_are_compared_is_said_in_words(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = made(build, "sqlite-duckdb", {"unique_key": True})
+    place.shop.insert(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(uniqueness, "_digests", _fails)
+        [failed] = place.sync().tables.values()
+    assert isinstance(failed.error, StagingError)
+    assert "a Spark task failed" in str(failed.error)
+    assert "no such file today" in str(failed.error)
+
+    place.synced()
+
+    place.agree()
+
+
+def _fails(*_: Any) -> Iterator[Any]:
+    raise OSError("no such file today")
 
 
 def test_drift_and_freshness(build: Build) -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidegate.archive.packing import Packing, pack
 from tidegate.archive.records import PartReceipt
 from tidegate.core.errors import ArchiveError, TidegateError, retold, told
+from tidegate.spark.failures import in_words
 from tidegate.spark.session import LazySession
 
 _ANSWER = "part string, receipt string, error string"
@@ -53,7 +54,9 @@ class OnSpark:
         except TidegateError:
             raise
         except Exception as error:
-            raise _in_words(error) from error
+            raise in_words(
+                error, self.session, ArchiveError, where=None, again="the parts that are packed"
+            ) from error
         for answer in answers:
             if answer["error"]:
                 raise retold(json.loads(answer["error"]))
@@ -84,14 +87,4 @@ def _answer(part: str | None, receipt: str | None, error: str | None = None) -> 
     return pa.RecordBatch.from_arrays(
         [pa.array([value], pa.string()) for value in (part, receipt, error)],
         names=["part", "receipt", "error"],
-    )
-
-
-def _in_words(error: Exception) -> ArchiveError:
-    """What Spark reports of a failed task, cut down to what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
-    return ArchiveError(
-        f"a Spark task failed: {(python or lines or [type(error).__name__])[-1]}",
-        hint="run it again to go on from the parts that are packed; --debug shows the whole trace",
     )

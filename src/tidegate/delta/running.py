@@ -106,7 +106,7 @@ class Processing:
             rows = self._brought(plan, item)
             return Outcome(item.name, rows, into=(self._upstream(item).target_name,))
         except Exception as error:  # noqa: BLE001 - it is recorded as the upstream's own failure
-            return Outcome(item.name, error=_in_words(error))
+            return Outcome(item.name, error=self._in_words(error))
 
     def _brought(self, plan: Plan, item: PlannedUpstream) -> int:
         """Write the changes of one upstream, unless the target has them already."""
@@ -191,6 +191,10 @@ class Processing:
         versions = {item.name: [item.start_version, item.end_version] for item in items}
         return Stamp(f"tidegate:{name}", number, {"run_id": plan.run_id, "versions": versions})
 
+    def _in_words(self, error: Exception) -> str:
+        lost = None if isinstance(error, TidegateError) else self.session.lost(error)
+        return _in_words(lost or error)
+
     def _spark(self) -> Any:
         session = self.session.get()
         demand_delta(session)
@@ -205,7 +209,7 @@ class Processing:
             with spoken(self._spark()):
                 brought = self._brought_together(plan, items)
         except Exception as error:  # noqa: BLE001 - it is recorded as the failure of the whole plan
-            return [Outcome(item.name, error=_in_words(error)) for item in plan.work]
+            return [Outcome(item.name, error=self._in_words(error)) for item in plan.work]
         first, *rest = plan.work
         rows, into = sum(brought.values()), tuple(brought)
         return [Outcome(first.name, rows, into=into), *(Outcome(item.name, into=into) for item in rest)]

@@ -44,6 +44,9 @@ class SparkCatalog:
         try:
             return self._running().sql(statement).collect()  # a row for each table of a schema
         except PySparkException as error:
+            lost = self.session.lost(error)
+            if lost is not None:
+                raise lost from error
             said = next((line for line in str(error).splitlines() if line.strip()), "")
             raise SourceError(f"the catalog does not tell where it lies: {said}", where=where) from error
 

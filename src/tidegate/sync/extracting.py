@@ -12,12 +12,13 @@ from functools import partial
 from tidegate.config.settings import TableSettings
 from tidegate.core import transitions
 from tidegate.core.deadlines import Deadline
-from tidegate.core.errors import SourceError, StagingError, TidegateError
+from tidegate.core.errors import SourceError, StagingError
 from tidegate.core.receipts import Receipt
 from tidegate.core.watermark import Run, RunKind, StreamId
 from tidegate.core.windows import Chunk
 from tidegate.sources.contract import Source
 from tidegate.spark.extraction import ChunkRead, Extracted, Extraction, extract, receipts
+from tidegate.spark.failures import in_words
 from tidegate.spark.running import RunningJob
 from tidegate.spark.session import LazySession
 from tidegate.staging.contract import Staging
@@ -103,26 +104,7 @@ class Extractor:
             return
         ledger.collect()
         self._commit(held, ledger, job)
-        raise self._in_words(error, job)
-
-    def _in_words(self, error: BaseException, job: TableJob) -> BaseException:
-        """What Spark reports of a failed task, cut down to what happened."""
-        if isinstance(error, TidegateError) or not isinstance(error, Exception):
-            return error
-        lost = self.session.lost(error)
-        if lost is not None:
-            return lost
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
-        python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
-        return SourceError(
-            f"a Spark task failed: {(absent or python or lines or [type(error).__name__])[-1]}",
-            where=str(job.stream),
-            hint="tasks need the packages that the driver has: install them on the machines that run tasks, "
-            "or send an environment along, as docs/how-to/run-on-a-cluster.md shows"
-            if absent
-            else "run it again to go on from the last proved chunk; --debug shows the whole trace",
-        ).with_traceback(error.__traceback__)
+        raise in_words(error, self.session, SourceError, where=str(job.stream), again="the last proved chunk")
 
     def _ended(self, answer: Future[Extracted], meanwhile: Callable[[], bool]) -> bool:
         """Whether the job has ended by the time of the next look."""

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 from tidegate.core import transitions
 from tidegate.core.deadlines import Deadline
-from tidegate.core.errors import QualityFailed
+from tidegate.core.errors import QualityFailed, StagingError, TidegateError
 from tidegate.core.quality import Evidence, Findings, OnFailure, Rules, Verdict, judge, stale
 from tidegate.core.watermark import Event, Run, RunKind, StreamId, Watermark
+from tidegate.spark.failures import in_words
 from tidegate.spark.running import RunningJob
 from tidegate.spark.session import LazySession
 from tidegate.spark.uniqueness import repeated_keys
@@ -109,7 +110,14 @@ class Judge:
             lambda session: repeated_keys(session, self.staging, files, job.schema.key, parallelism),
             name=f"judge {job.stream}",
         ) as running:
-            return patience.wait(running, self.clock)
+            try:
+                return patience.wait(running, self.clock)
+            except TidegateError:
+                raise
+            except Exception as error:
+                raise in_words(
+                    error, self.session, StagingError, where=str(job.stream), again="the rows that are staged"
+                ) from error
 
 
 def _moment(mark: Watermark, zone: str) -> datetime | None:
