@@ -23,6 +23,8 @@ from tidegate.staging.layout import demand_key
 
 _UNFINISHED = re.compile(r"\.unfinished-(?P<id>[0-9a-f]+)-(?P<name>.+)~")
 """It says what is being written, so that leftovers of dead runs can be told, and ends like no data file."""
+_ATTEMPTS = 10
+"""At a folder that others keep taking away."""
 
 
 class _HashingFile(io.RawIOBase):
@@ -86,9 +88,8 @@ class LocalStaging:
         path = self._path(key)
         unfinished = _beside(path, secrets.token_hex(4))
         with _problems(str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                with unfinished.open("xb") as file:
+                with _begun(unfinished) as file:
                     sink = _HashingFile(file)
                     writer = _LocalWriter(key, path, sink)
                     yield writer
@@ -192,6 +193,25 @@ class LocalStaging:
             except OSError:
                 return
             folder = folder.parent
+
+
+def _begun(path: Path) -> BinaryIO:
+    """A new file. Somebody who cleans up may take its folder away while that is empty: it is made again."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            _make_folder(path.parent)
+            return path.open("xb")
+    return path.open("xb")
+
+
+def _make_folder(folder: Path) -> None:
+    """What lies in it is there after a power cut only if its own name is."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with suppress(FileExistsError):  # another task was quicker
+        folder.mkdir()
+    _sync_folder(folder.parent)
 
 
 def _beside(path: Path, write: str) -> Path:
