@@ -28,6 +28,7 @@ from tests.servers import S3Server, Server
 from tests.spark_servers import SparkServer
 from tests.system.conftest import Build, Place
 from tests.system.shop import HYBRID
+from tests.system.test_resume import SLOWLY
 from tidegate.config.project import Project
 from tidegate.core.leases import Lease
 from tidegate.core.watermark import StreamId
@@ -222,12 +223,14 @@ def _woken(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def test_a_holder_that_stood_still_while_it_read_is_succeeded_and_then_fenced_off(place: Place) -> None:
     place.shop.insert(2_000, first=1_000)
-    place.configure({"orders": APPEND}, processing={"batch_size": 10, "parallelism": 2})
+    options = {"processing": {"batch_size": 10, "parallelism": 2}}
+    place.configure({"orders": APPEND}, **options, **SLOWLY)
     holder = _tidegate(place.folder, "-q")
     with _all_ended([holder]):
         _until(lambda: _chunks_done(place) > 10, "some chunks")
         _stand_still(place, holder)
 
+        place.configure({"orders": APPEND}, **options)
         place.synced()
 
         place.agree()

@@ -125,7 +125,7 @@ def test_a_server_that_vanishes_amid_a_run_is_named_and_the_next_run_goes_on(bui
     options = {"processing": {"batch_size": 10, "parallelism": 2}, "retries": {"max": 0}}
     with spark_servers.connect() as another:
         place.sections["spark"] = another.spark
-        place.configure({"orders": APPEND}, **options)
+        place.configure({"orders": APPEND}, **options, **test_resume.SLOWLY)
         running = subprocess.Popen(
             [sys.executable, "-m", "tidegate.cli", "sync", "--project", str(place.folder), "-q"],
             stderr=subprocess.PIPE,

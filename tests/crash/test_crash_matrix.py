@@ -107,7 +107,7 @@ def victim(folder: Path, fault: dict[str, Any]) -> int:
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(root)}
     return subprocess.run(
-        command, cwd=root, env=environ, check=False, capture_output=True, timeout=120
+        command, cwd=root, env=environ, check=False, capture_output=True, timeout=600
     ).returncode
 
 

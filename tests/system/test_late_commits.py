@@ -5,6 +5,7 @@ Each writer opens a transaction, writes at a moment of its own choosing and comm
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -25,9 +26,13 @@ CEILING = {"max_wait": 1, "lag": 0.2}
 class Writers:
     """Four clients with transactions of several lengths; some are idle before they write, some roll back."""
 
-    def __init__(self, place: Place, seconds: float, *, updating: bool = False) -> None:
+    def __init__(
+        self, place: Place, seconds: float, *, updating: bool = False, longest: float = math.inf
+    ) -> None:
         self._place = place
         self._updating = updating
+        self._longest = longest
+        """A transaction that a busy machine has made last longer than so many seconds is not committed."""
         self._end = time.monotonic() + seconds
         self.threads = [threading.Thread(target=self._write, args=(seed,)) for seed in range(4)]
 
@@ -49,7 +54,7 @@ class Writers:
         now = NOW[self._place.shop.kind]
         with closing(self._place.shop.connect()) as connection:
             while self.busy:
-                cursor = connection.cursor()
+                cursor, began = connection.cursor(), time.monotonic()
                 cursor.execute("SELECT 1")  # the transaction begins here, and PostgreSQL's now() with it
                 time.sleep(dice.choice([0, 0, 0.3, 1.5]))
                 for _ in range(dice.randint(1, 3)):
@@ -64,7 +69,8 @@ class Writers:
                             f"INSERT INTO orders (customer, amount, updated_at) VALUES ('late', 1, {now})"
                         )
                 time.sleep(dice.choice([0, 0.1, 0.8, 2.0]))
-                (connection.rollback if dice.random() < 0.15 else connection.commit)()
+                too_long = time.monotonic() - began > self._longest
+                (connection.rollback if too_long or dice.random() < 0.15 else connection.commit)()
 
 
 @pytest.fixture(params=["files", "s3"])
@@ -161,10 +167,10 @@ def test_a_user_who_may_not_see_other_transactions_is_told_so_and_loses_nothing(
     assert server is not None
     _create_reader(server)
     place.sources = {"shop": server.logged_in_as("reader", "reader").config}
-    # Lag and look-back of five seconds, so that the test need not take minutes.
+    # Lag and look-back of five seconds, so that the test need not take minutes. Both together are promised.
     place.configure({"orders": {**HYBRID, "write_mode": "append"}}, ceiling={**CEILING, "fallback_lag": 5})
 
-    with Writers(place, seconds=6) as writers:
+    with Writers(place, seconds=6, longest=8) as writers:
         while writers.busy:
             place.synced()
     time.sleep(6)

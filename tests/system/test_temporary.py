@@ -300,7 +300,7 @@ def victim(folder: Path, fault: dict[str, Any]) -> int:
     command = [sys.executable, "-m", "tests.system.errands", str(folder), json.dumps(fault)]
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, cwd=root, env=environ, check=False, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=root, env=environ, check=False, capture_output=True, timeout=600)
     assert done.returncode < 0, done.stderr.decode()
     return done.returncode
 
