@@ -316,7 +316,8 @@ def test_a_user_who_may_only_read_the_table_can_archive_it(site: Site) -> None:
 
 def test_odd_files_and_odd_names(site: Site) -> None:
     site.server.execute("ALTER TABLE files DROP file_location, ADD file_location bytea")
-    raw = os.fsencode(site.folder) + b"/files/\xff\xfe name\n"
+    (site.folder / "files" / "a:").mkdir(parents=True)
+    raw = os.fsencode(site.folder) + b"/files/a://\xff\xfe name\n"
     content = {"a/../../etc": b"1", "": b"2", "zażółć": b"3" * 100, "..": b""}
     for number, (uid, data) in enumerate(content.items()):
         path = raw + str(number).encode()

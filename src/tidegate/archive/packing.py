@@ -178,10 +178,10 @@ class _Part:
     def _pack(self, mark: int, row: Row, file: OpenFile) -> None:
         if file.size <= WHOLE:
             data = file.whole()
-            if not self._is_here(mark, row, lambda: hashlib.sha256(data).digest()):
-                packed = Packed.of(data, self._work.level)
-                self._output.add(row, packed)
-                self._last = row.uid, packed.sha256
+            sha256 = hashlib.sha256(data).digest()
+            if not self._is_here(mark, row, lambda: sha256):
+                self._output.add(row, Packed.of(data, self._work.level, sha256))
+                self._last = row.uid, sha256
         elif not self._is_here(mark, row, lambda: _sum_of(file)):
             self._last = row.uid, self._output.add_stream(row, file)
 

@@ -16,18 +16,19 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
 from tidegate.archive.shard import Bytes
 from tidegate.core.errors import ArchiveError
 from tidegate.state.contract import Store
 
+_T = TypeVar("_T")
 _UNFINISHED = ".unfinished-"
 _UMASK = threading.Lock()
 _SYNCED_AT_ONCE = 8
@@ -103,8 +104,7 @@ class LocalPlace:
         # On the same file system, so that it can become the object by a new name alone.
         folder = self.root / "_tidegate" / "scratch"
         with problems(str(folder)):
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=folder)
+            descriptor, name = _in_folder(folder, lambda: tempfile.mkstemp(prefix=_UNFINISHED, dir=folder))
         file = open(descriptor, "w+b", buffering=1 << 20)  # noqa: PTH123, SIM115 - it is open already
         try:
             with problems(str(folder)):
@@ -130,9 +130,9 @@ class LocalPlace:
             file.flush()
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.fsync(file.fileno())
-            path.parent.mkdir(parents=True, exist_ok=True)
+            name = cast(_Named, file).path
             try:
-                os.link(cast(_Named, file).path, path)
+                _in_folder(path.parent, lambda: os.link(name, path))
             except FileExistsError:
                 return False
         return True
@@ -165,9 +165,10 @@ class LocalPlace:
             _sync_folder(path.parent)
 
     def get(self, key: str) -> bytes | None:
-        with problems(str(self._path(key))):
+        path = self._path(key)
+        with problems(str(path)):
             try:
-                return self._path(key).read_bytes()
+                return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -210,7 +211,7 @@ class LocalPlace:
         parts = key.split("/")
         if any(part in ("", ".", "..") for part in parts):
             raise ArchiveError("a key is a relative path without `..`", where=key)
-        return self.root.joinpath(*parts)
+        return self.root / key
 
 
 class _Named:
@@ -275,6 +276,15 @@ def _unless_gone(error: OSError) -> None:
     """A folder that is gone holds nothing; one that cannot be read may hold anything."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
+
+
+def _in_folder(folder: Path, act: Callable[[], _T]) -> _T:
+    """Do what needs a folder. It is made, with those above it, only where it turns out to be missing."""
+    try:
+        return act()
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return act()
 
 
 def _make_folders(folder: Path, root: Path) -> None:

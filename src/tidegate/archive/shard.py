@@ -63,6 +63,7 @@ class Shard:
         ending = source.read(begin, size - begin)
         if len(ending) != size - begin:
             raise DamagedShard("the shard ends too early", where=self.where)
+        self._ending_offset, self._ending = begin, ending
         self.guide, comment = layout.read_guide(ending, self.where)
         self._comment_offset = size - comment
         if self.guide.index_offset + self.guide.index_bytes > self._comment_offset:
@@ -125,7 +126,9 @@ class Shard:
 
     def index(self) -> pa.Table:
         """One row for each file, in the order in which they lie in the shard."""
-        return self._index(INDEX.names).cast(INDEX)
+        found = self._index(INDEX.names)
+        # Only the schema is another: `cast` would look at each column.
+        return pa.Table.from_arrays(found.columns, schema=INDEX)
 
     def uids(self) -> list[str]:
         """Of all files, in the same order."""
@@ -135,7 +138,7 @@ class Shard:
     def _index(self, names: list[str]) -> pa.Table:
         self.check_tail()
         header = len(layout.index_header(b""))
-        data = self._source.read(self.guide.index_offset + header, self.guide.index_bytes)
+        data = self._read(self.guide.index_offset + header, self.guide.index_bytes)
         # `read_table` would make a dataset of it first, at twenty times the cost.
         with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
             return file.read(names, use_threads=False)
@@ -215,11 +218,16 @@ class Shard:
 
     def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
         while begin < end:
-            piece = self._source.read(begin, min(self._source.piece, end - begin))
+            piece = self._read(begin, min(self._source.piece, end - begin))
             if not piece:
                 raise DamagedShard("the shard ends too early", where=self.where)
             yield piece
             begin += len(piece)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        """As the source does; but the end of a shard has been read already, and of a small one it is most."""
+        begin = offset - self._ending_offset
+        return self._ending[begin : begin + length] if begin >= 0 else self._source.read(offset, length)
 
 
 class _Reading:

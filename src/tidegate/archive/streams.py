@@ -23,7 +23,9 @@ from tidegate.state.process import known_dead
 PIPELINE = "archive"
 AS_LONG_AS_IT_TAKES = timedelta(days=365)
 """The archive's own lease is held while a window is listed or closed, and given back by whoever lives."""
-_SHORTEST_POLL, _LONGEST_POLL = 0.05, 0.5
+_SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.5
+_LONGER = 1.2
+"""Each wait beside the last one: so that nobody comes later than a fifth of what it has waited already."""
 
 
 def archive_stream(config: ArchiveConfig) -> StreamId:
@@ -48,7 +50,7 @@ def polls() -> Iterator[float]:
     seconds = _SHORTEST_POLL
     while True:
         yield seconds
-        seconds = min(2 * seconds, _LONGEST_POLL)
+        seconds = min(_LONGER * seconds, _LONGEST_POLL)
 
 
 @contextmanager

@@ -35,9 +35,10 @@ class Packed(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, content: bytes, level: int) -> Packed:
+    def of(cls, content: bytes, level: int, sha256: bytes | None = None) -> Packed:
+        """Its checksum may be known already."""
         codec, stored = compressed(content, level)
-        return cls(codec, content, hashlib.sha256(content).digest(), stored)
+        return cls(codec, content, sha256 or hashlib.sha256(content).digest(), stored)
 
 
 class Written(NamedTuple):

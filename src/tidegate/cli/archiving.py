@@ -39,6 +39,7 @@ class Rounds:
     late: bool
     as_json: bool
     figures: Figures = field(default_factory=Figures)
+    _serving: bool = False
 
     def once(self) -> int:
         with stopping(gently=False) as stop:
@@ -50,6 +51,7 @@ class Rounds:
         terminal = self.invocation.terminal
         failures = 0
         host = self.config.metrics.host
+        self._serving = True
         with stopping(gently=True) as stop, serving(self.figures, host, port) as address:
             terminal.say(f"metrics at {address}/metrics, health at {address}/healthz")
             while not stop.wanted:
@@ -89,6 +91,8 @@ class Rounds:
 
     def _measure(self, tools: Tools) -> None:
         """What can be known of the archive now; a database that cannot be reached is known from elsewhere."""
+        if self.textfile is None and not self._serving:
+            return  # nobody would read it, and the database would count its rows
         try:
             waiting, lag = pending(tools)
             self.figures.set(
