@@ -258,7 +258,7 @@ def test_two_files_of_one_table_are_refused(older: Older, two: Path) -> None:
 def test_what_was_taken_over_is_written_back_with_every_field(older: Older) -> None:
     older.take(V1, "--look-back", "0")
     back = older.back("s3-redshift-v1")
-    changed = {"created_at", "updated_at", "metadata"}
+    changed = {"updated_at", "metadata"}
     assert {k: v for k, v in back.items() if k not in changed} == {
         k: v for k, v in V1.items() if k not in changed
     }
@@ -269,6 +269,26 @@ def test_the_second_form_is_written_back_too(older: Older) -> None:
     older.take(V2, "--look-back", "0")
     back = older.back("s3-redshift-v2")
     assert {key: back[key] for key in V2} == V2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        V1 | {"metadata": None, "processed_s3_files": None, "s3_file_count": None},
+        V1 | {"metadata": {"total_processing_time_seconds": None, "by": "me"}},
+        V2 | {"s3_state": None, "metadata": {"by": "me"}},
+        V2 | {"s3_state": {"processed_s3_files": None}, "metadata": []},
+    ],
+)
+def test_what_a_file_leaves_empty_is_written_back_too(older: Older, document: Any) -> None:
+    older.take(document, "--look-back", "0")
+    for form in ("s3-redshift-v1", "s3-redshift-v2"):
+        back = older.back(form)
+        assert (back["table_name"], back["last_mysql_data_timestamp"]) == (
+            "orders",
+            document["last_mysql_data_timestamp"],
+        )
+        assert back["metadata"].get("by") == dict(document["metadata"] or {}).get("by")
 
 
 def test_tables_of_two_pipelines_do_not_write_over_each_other(older: Older, two: Path) -> None:

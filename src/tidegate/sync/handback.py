@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +30,24 @@ class Past:
     seconds: float
     """How long its runs took together."""
     older: dict[str, Any]
-    """What was taken over from the older tool, if anything was."""
+    """What was taken over from the older tool, if anything was. Any part of it may be missing or empty."""
+
+    @property
+    def older_metadata(self) -> Mapping[str, Any]:
+        return _part(self.older, "metadata")
+
+    @property
+    def older_files(self) -> list[str]:
+        return (_part(self.older, "s3_state") or self.older).get("processed_s3_files") or []
+
+    @property
+    def older_file_count(self) -> int:
+        return max(len(self.older_files), self.older.get("s3_file_count") or 0)
+
+    @property
+    def older_seconds(self) -> float:
+        said = self.older_metadata.get("total_processing_time_seconds")
+        return said if isinstance(said, int | float) else 0
 
 
 def past_of(events: Sequence[Event]) -> Past:
@@ -77,18 +94,16 @@ def _v1(
         "last_redshift_load_time": _moment(mark.loaded.at),
         "redshift_rows_loaded": mark.loaded.rows_total,
         "redshift_status": loaded,
-        "backup_strategy": strategy if files else past.older.get("backup_strategy", strategy),
-        "s3_file_count": len(files) + _older_count(past.older),
+        "backup_strategy": strategy if files else past.older.get("backup_strategy") or strategy,
+        "s3_file_count": len(files) + past.older_file_count,
         "processed_s3_files": _processed(past, url),
         "last_error": mark.last_error,
-        "created_at": _moment(mark.created_at),
+        "created_at": _created(mark, past),
         "updated_at": _moment(mark.updated_at),
         "metadata": {
-            **past.older.get("metadata", {}),
+            **past.older_metadata,
             "manual_watermark": mark.manual is not None,
-            "total_processing_time_seconds": round(
-                past.seconds + past.older.get("metadata", {}).get("total_processing_time_seconds", 0)
-            ),
+            "total_processing_time_seconds": round(past.seconds + past.older_seconds),
             **_batches(files),
         },
     }
@@ -114,9 +129,14 @@ def _v2(
         },
         "redshift_state": {"status": loaded, "rows_loaded": mark.loaded.rows_total},
         "last_error": mark.last_error,
-        "created_at": _moment(mark.created_at),
+        "created_at": _created(mark, past),
         "updated_at": _moment(mark.updated_at),
-        "metadata": {"backup_strategy": strategy, "s3_file_count": len(files), **_batches(files)},
+        "metadata": {
+            **past.older_metadata,
+            "backup_strategy": strategy,
+            "s3_file_count": len(files) + past.older_file_count,
+            **_batches(files),
+        },
     }
 
 
@@ -138,14 +158,17 @@ def _moment(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z" if moment else None
 
 
+def _created(mark: Watermark, past: Past) -> str | None:
+    return past.older.get("created_at") or _moment(mark.created_at)
+
+
 def _processed(past: Past, url: Callable[[str], str]) -> list[str]:
-    state = past.older.get("s3_state", past.older)
-    return [*state.get("processed_s3_files", []), *(url(segment.key) for segment in past.loaded)]
+    return [*past.older_files, *(url(segment.key) for segment in past.loaded)]
 
 
-def _older_count(older: dict[str, Any]) -> int:
-    listed = len(older.get("s3_state", older).get("processed_s3_files", []))
-    return max(listed, older.get("s3_file_count") or 0)
+def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = document.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _batches(files: Sequence[Segment]) -> dict[str, int]:
