@@ -28,7 +28,7 @@ def test_a_column_that_may_hold_what_does_not_fit_is_carried_as_text_and_others_
     found = fit([BORN, NOTE, PRICE], decided(OnLossy.TEXT))
 
     as_text = replace(BORN, type=DataType(Kind.TEXT))
-    assert found == Fit((as_text, NOTE, PRICE), as_written=("born",))
+    assert found == Fit((as_text, NOTE, PRICE), as_written=("born", "note"))
     assert fit([NOTE], decided(OnLossy.TEXT, source="sqlite")) == Fit((NOTE,), as_written=("note",))
 
 
@@ -47,7 +47,7 @@ def test_a_column_that_the_target_has_no_type_for_travels_as_text(policy: OnLoss
 def test_a_column_in_which_values_become_null_may_be_null() -> None:
     found = fit([BORN, NOTE, PRICE], decided(OnLossy.NULL))
 
-    assert found == Fit((replace(BORN, nullable=True), NOTE, PRICE), nulled=("born",))
+    assert found == Fit((replace(BORN, nullable=True), NOTE, PRICE), nulled=("born", "note"))
 
 
 def test_one_column_is_decided_on_by_itself() -> None:

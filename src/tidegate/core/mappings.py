@@ -65,7 +65,8 @@ _ZERO = "zero dates such as `0000-00-00` and `2026-00-15`, and days that no mont
 _YEAR_0 = "the year 0 is what others write as 1 BC"
 _INFINITE = "`infinity` and `-infinity`"
 _WIDE = "as text beyond 38 digits"
-_CHARSETS = "from any character set; bytes that are no character in it do not fit"
+_CHARSETS = "from any character set"
+_HALVES = "bytes that are no character in their set, and halves of characters such as U+D83D"
 
 MYSQL = (
     SourceType("TINYINT", "tinyint", Kind.INT8, unsigned=Kind.UINT8, note="also BOOL and TINYINT(1)"),
@@ -83,11 +84,18 @@ MYSQL = (
     SourceType("TIMESTAMP(0..6)", "timestamp", Kind.INSTANT, Sizes.SECONDS, unfit="`0000-00-00 00:00:00`"),
     SourceType("TIME(0..6)", "time", Kind.TEXT, note="it reaches beyond a day: `-838:59:59.999999`"),
     SourceType("YEAR", "year", Kind.INT16),
-    SourceType("CHAR, VARCHAR", "(var)?char", Kind.TEXT, Sizes.LENGTH, note=_CHARSETS),
-    SourceType("TINYTEXT to LONGTEXT", "(tiny|medium|long)?text", Kind.TEXT, Sizes.LENGTH, note=_CHARSETS),
+    SourceType("CHAR, VARCHAR", "(var)?char", Kind.TEXT, Sizes.LENGTH, unfit=_HALVES, note=_CHARSETS),
+    SourceType(
+        "TINYTEXT to LONGTEXT",
+        "(tiny|medium|long)?text",
+        Kind.TEXT,
+        Sizes.LENGTH,
+        unfit=_HALVES,
+        note=_CHARSETS,
+    ),
     SourceType("BINARY, VARBINARY", "(var)?binary", Kind.BYTES, Sizes.LENGTH),
     SourceType("TINYBLOB to LONGBLOB", "(tiny|medium|long)?blob", Kind.BYTES, Sizes.LENGTH),
-    SourceType("JSON", "json", Kind.JSON, note="in MariaDB a text with a check"),
+    SourceType("JSON", "json", Kind.JSON, unfit=_HALVES, note="in MariaDB a text with a check"),
     SourceType("UUID", "uuid", Kind.UUID),
     SourceType("ENUM, SET", "enum|set", Kind.TEXT, note="its labels"),
     SourceType("INET4, INET6", "inet[46]", Kind.TEXT),

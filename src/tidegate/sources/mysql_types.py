@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidegate.core import mappings
 from tidegate.core.mappings import Declared
-from tidegate.core.types import DataType
+from tidegate.core.types import Column, DataType
 
 SPATIAL = frozenset(
     {
@@ -26,6 +26,9 @@ WHOLE_CHARSETS = frozenset(
 )
 """Character sets in which whatever can be stored is a character that Unicode has."""
 _DEFAULT_DIGITS = 10
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json"})
+_SHOWN = 80
+"""Characters of a text that cannot be sent."""
 
 
 def data_type(declared: Declared) -> DataType:
@@ -42,18 +45,48 @@ def partial_charset(charset: str | None) -> str:
 
 
 def unmapped(name: str) -> str:
-    """The condition that a text holds what its character set has no character for.
+    """The condition that a text cannot be sent as it is stored, without ever being NULL.
 
-    The server sends a question mark in its place, or in some character sets U+FFFD, without a word. Those
-    that were question marks before are told by their number.
+    For what its character set has no character for, the server sends a question mark, or in some sets U+FFFD,
+    without a word. Those that were question marks before are told by their number. Beyond
+    max_allowed_packet, the text with a sign before it would be NULL.
     """
-    sent = f"CONVERT({name} USING utf8mb4)"
+    sent = _unicode(name)
     octets = f"CAST({sent} AS BINARY)"
     marks = f"CHAR_LENGTH(REPLACE({name}, '?', '')) <> CHAR_LENGTH(REPLACE({sent}, '?', ''))"
+    too_long = f"{name} IS NOT NULL AND CONCAT('=', {sent}) IS NULL"
     # Most texts have no question mark at all, and to look for one costs less than to count them.
-    return f"COALESCE(INSTR({octets}, '?') > 0 AND {marks} OR INSTR({octets}, X'EFBFBD') > 0, 0)"
+    return (
+        f"COALESCE({too_long} OR INSTR({octets}, '?') > 0 AND {marks} OR INSTR({octets}, X'EFBFBD') > 0, 0)"
+    )
 
 
-def with_sign(name: str) -> str:
-    """A text behind a sign that says whether it is what is stored."""
-    return f"CONCAT(IF({unmapped(name)}, '!', '='), {name})"
+def halved(name: str) -> str:
+    """The condition that a text in Unicode holds half a character, such as U+D83D, without ever being NULL.
+
+    To the server it is a character like any other; no UTF-8 has it, and UTF-16 has a question mark instead.
+    """
+    octets = f"CAST({_unicode(name)} AS BINARY)"
+    marks = f"CHAR_LENGTH(REPLACE({without_halves(name)}, '?', '')) <> CHAR_LENGTH(REPLACE({name}, '?', ''))"
+    # All halves begin with this byte in UTF-8, as does some of the Korean alphabet.
+    return f"COALESCE(INSTR({octets}, X'ED') > 0 AND {marks}, 0)"
+
+
+def without_halves(name: str) -> str:
+    """The text with question marks for halves of characters."""
+    return _unicode(f"CONVERT({name} USING utf16)")
+
+
+def may_be_halved(column: Column) -> bool:
+    return column.native.partition("(")[0].lower() in _TEXTS and not column.charset
+
+
+def with_sign(name: str, wrong: str | None = None) -> str:
+    """A text behind a sign that says whether it is what is stored; if not, only its beginning."""
+    sent = _unicode(name)
+    shown = f"CONCAT('!', LEFT({without_halves(name)}, {_SHOWN}))"
+    return f"CASE WHEN {wrong or unmapped(name)} THEN {shown} ELSE CONCAT('=', {sent}) END"
+
+
+def _unicode(name: str) -> str:
+    return f"CONVERT({name} USING utf8mb4)"

@@ -47,7 +47,7 @@ class Wire(Protocol):
     writes_anything: ClassVar[bool]
     """Whether a column of texts can hold something else, which can be written as text."""
 
-    def expression(self, column: Column) -> str:
+    def expression(self, read: Read, column: Column) -> str:
         """How a column is selected so that nothing is lost on the way."""
         ...
 
@@ -75,7 +75,7 @@ class RowReader:
 
 def selection(wire: Wire, read: Read) -> str:
     """The statement that selects what is to be read, so that nothing is lost on the way."""
-    selected = ", ".join(wire.expression(column) for column in read.columns)
+    selected = ", ".join(wire.expression(read, column) for column in read.columns)
     return f"SELECT {selected} FROM {read.relation} WHERE {read.condition}"
 
 
@@ -161,23 +161,24 @@ class MySQLWire:
     login: Login
     writes_anything: ClassVar[bool] = False
 
-    def expression(self, column: Column) -> str:
+    def expression(self, read: Read, column: Column) -> str:
         from tidegate.sources.mysql_session import quote
-        from tidegate.sources.mysql_types import SPATIAL, with_sign
+        from tidegate.sources.mysql_types import SPATIAL, halved, with_sign
 
         name = quote(column.name)
         if column.charset:
             return with_sign(name)
-        if column.type.kind is Kind.FLOAT32:
-            return f"{name} + 0e0"  # as a float it would be written with six digits
+        if self._is_signed(read, column):
+            return with_sign(name, halved(name))
+        if column.type.kind in (Kind.FLOAT32, Kind.FLOAT64):
+            return f"{name} * 1e0"  # a FLOAT would be written with six digits, a DOUBLE(10,2) with two
         if column.native.split("(")[0] in SPATIAL:
             return f"ST_AsBinary({name})"
         return name
 
     def convert(self, read: Read, column: Column) -> Convert | None:
-        del read
         match column.type.kind:
-            case Kind.TEXT | Kind.JSON if column.charset:
+            case Kind.TEXT | Kind.JSON if column.charset or self._is_signed(read, column):
                 return _signed
             case Kind.TEXT | Kind.JSON | Kind.UUID | Kind.BYTES:
                 return None
@@ -199,6 +200,7 @@ class MySQLWire:
 
         from tidegate.sources.mysql_guard import alterations
         from tidegate.sources.mysql_session import connect, errors, run
+        from tidegate.sources.mysql_unfit import unreadable
 
         with errors(self.login, read.relation), alterations(self.login, read):
             session = connect(self.login)
@@ -208,8 +210,16 @@ class MySQLWire:
                 cursor.execute(sql)
                 while rows := cursor.fetchmany(batch_rows):
                     yield rows
+            except UnicodeDecodeError as error:
+                raise unreadable(self.login, read) or error from error
             finally:
                 _abandon(session, cursor)
+
+    def _is_signed(self, read: Read, column: Column) -> bool:
+        """Whether halves of characters, which nobody can decode, become NULL."""
+        from tidegate.sources.mysql_types import may_be_halved
+
+        return column.name in read.nulled and may_be_halved(column)
 
 
 def _signed(text: str) -> str:
@@ -242,7 +252,8 @@ class PostgreSQLWire:
     login: Login
     writes_anything: ClassVar[bool] = False
 
-    def expression(self, column: Column) -> str:
+    def expression(self, read: Read, column: Column) -> str:
+        del read
         from tidegate.sources.postgresql_session import quote
 
         name = quote(column.name)
@@ -288,7 +299,8 @@ class SQLiteWire:
     path: str
     writes_anything: ClassVar[bool] = True
 
-    def expression(self, column: Column) -> str:
+    def expression(self, read: Read, column: Column) -> str:
+        del read
         from tidegate.sources.sqlite_session import quote
 
         return quote(column.name)

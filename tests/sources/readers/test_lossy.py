@@ -257,6 +257,65 @@ def test_the_year_0_of_mysql_arrives(mariadb_database: Server, mariadb_source: S
     assert found["t"] == ["0000-12-31 23:59:59.999999", "0000-02-28 00:00:00.000000"]
 
 
+HALF, HALVED = "EDA0BD", {"u": "utf8mb4", "v": "ucs2", "w": "utf32", "y": "utf8mb3"}
+"""Half of an emoji, which MariaDB takes for a character in these character sets."""
+
+
+@pytest.mark.parametrize("query", [None, "SELECT * FROM x"], ids=["table", "query"])
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_halves_of_characters_are_decided_on(
+    mariadb_database: Server, mariadb_source: Source, number: int, query: str | None
+) -> None:
+    columns = ", ".join(f"{name} varchar(20) CHARACTER SET {charset}" for name, charset in HALVED.items())
+    half = ", ".join(f"CONVERT(_utf8mb4 X'61{HALF}3F' USING {charset})" for charset in HALVED.values())
+    fine = "한국?é"
+    run(
+        mariadb_database,
+        f"CREATE TABLE x (id int PRIMARY KEY, {columns}, j json)",
+        f"INSERT INTO x VALUES (1, {', '.join([repr(fine)] * 4)}, '[\"{fine}\"]')",
+        f"INSERT INTO x VALUES (2, {half}, CONVERT(X'22{HALF}22' USING utf8mb4))",
+        "INSERT INTO x VALUES (3, 'a', 'b', 'c', 'd', NULL)",
+    )
+    relation = mariadb_source.query("q", query) if query else mariadb_source.table("x")
+    reader = mysql_readers(mariadb_database)[number]
+
+    found, lost = arrived(mariadb_source, reader, OnLossy.NULL, "mysql", relation)
+
+    assert {name: found[name] for name in HALVED} == {
+        name: [fine, None, letter] for name, letter in zip(HALVED, "abcd", strict=True)
+    }
+    assert lost == dict.fromkeys([*HALVED, "j"], 1)
+    read = decided(mariadb_source, OnLossy.ERROR, "mysql", relation)
+    for name in (*HALVED, "j"):
+        kept = tuple(column for column in read.columns if column.name in ("id", name))
+        with pytest.raises(LossyValue, match=rf"column `{name}` holds .*\?.* where id = 2, which") as error:
+            list(reader.read(replace(read, columns=kept), batch_rows=10))
+        assert "text` to carry" not in str(error.value.hint)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_a_text_that_the_server_is_too_small_for_does_not_vanish(
+    mariadb_database: Server, mariadb_source: Source, number: int
+) -> None:
+    """Behind a sign it is longer by one than max_allowed_packet, and what is longer MariaDB makes NULL."""
+    run(
+        mariadb_database,
+        "CREATE TABLE x (id int PRIMARY KEY, t mediumtext CHARACTER SET latin2)",
+        "INSERT INTO x VALUES (1, 'a'), (2, REPEAT('ł', 1000000))",
+    )
+    [(usual,)] = mariadb_database.execute("SELECT @@GLOBAL.max_allowed_packet")
+    run(mariadb_database, f"SET GLOBAL max_allowed_packet = {1 << 20}")
+    try:
+        reader = mysql_readers(mariadb_database)[number]
+        found, lost = arrived(mariadb_source, reader, OnLossy.NULL, "mysql")
+        with pytest.raises(LossyValue, match=r"column `t` holds .?!?ł+… where id = 2"):
+            arrived(mariadb_source, reader, OnLossy.ERROR, "mysql")
+    finally:
+        run(mariadb_database, f"SET GLOBAL max_allowed_packet = {usual}")
+
+    assert (found["t"], lost) == (["a", None], {"t": 1})
+
+
 def lite(folder: Path, declared: str, values: list[Any]) -> Source:
     path = folder / "lite.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -276,6 +335,7 @@ CHARSETS: dict[str, tuple[str, str]] = {
     "latin2": ("", "3fb1"),
     "utf16": ("", "d83dde00003f"),
     "latin1": ("", "3f81ff"),
+    "swe7": ("", "5b7d3f"),
 }
 
 

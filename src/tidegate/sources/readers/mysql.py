@@ -23,7 +23,7 @@ import pymysql
 from pymysql.constants import CR
 
 from tidegate.arrow import arrow_schema
-from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError, TidegateError
+from tidegate.core.errors import ConfigError, ConnectError, SourceError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.reach.mysql import limited
@@ -31,7 +31,8 @@ from tidegate.reach.tls import authorities
 from tidegate.sources.contract import Read, Reader
 from tidegate.sources.mysql_guard import altered, has_failed
 from tidegate.sources.mysql_session import connect, errors, quote, run
-from tidegate.sources.mysql_types import SPATIAL, unmapped, with_sign
+from tidegate.sources.mysql_types import SPATIAL, with_sign
+from tidegate.sources.mysql_unfit import unfit, unreadable
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
 from tidegate.sources.rows import MySQLWire, RowReader
@@ -84,7 +85,6 @@ _PLAIN_TEXTS = frozenset(
         "inet6",
     }
 )
-_DATES = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.INSTANT})
 _MOST_SCALED_DIGITS = 18
 
 
@@ -173,7 +173,7 @@ class MySQLReader:
         return nullcontext(self)
 
     def _read(self, read: Read, batch_rows: int, lost: Counter[str] | None) -> Iterator[pa.RecordBatch]:
-        nulled = exact.Nulled(read, _unfit, lost)
+        nulled = exact.Nulled(read, unfit, lost)
         chosen = nulled.projected(_projections(read), lambda _: "{}")
         schema = arrow_schema(read.columns)
         rows = _rows_at_once(read.columns, batch_rows)
@@ -319,44 +319,7 @@ def _in_words(login: Login, read: Read, text: str) -> TidegateError:
                 raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, text)
     except TidegateError as known:
         return known
-    return _zero_date(login, read) or SourceError(f"a value cannot be read: {text}", where=exact.place(read))
-
-
-def _zero_date(login: Login, read: Read) -> LossyValue | None:
-    """A date that is no date, such as 0000-00-00 or 2023-02-31, if there is one in the chunk."""
-    dates = [
-        column for column in read.columns if column.type.kind in _DATES and column.name not in read.nulled
-    ]
-    if not dates:
-        return None
-    shown = [f"CAST({quote(name)} AS CHAR)" for name in (*(c.name for c in dates), *read.positions)]
-    zero = [_is_zero(column) for column in dates]
-    sql = (
-        f"SELECT {', '.join([*zero, *shown])} FROM {read.relation} "
-        f"WHERE (\n{read.where}\n) AND ({' OR '.join(zero)}) LIMIT 1"
-    )
-    with closing(connect(login)) as session, errors(login, exact.place(read)):
-        found = run(session, sql)
-    for row in found:
-        flags, values, position = row[: len(dates)], row[len(dates) : 2 * len(dates)], row[2 * len(dates) :]
-        first = [flag == "1" for flag in flags].index(True)
-        named = exact.named_row(zip(read.positions, map(str, position), strict=True))
-        return exact.lossy(read, dates[first], str(values[first]), named)
-    return None
-
-
-def _unfit(column: Column) -> str | None:
-    if column.charset:
-        return unmapped(quote(column.name))
-    return _is_zero(column) if column.type.kind in _DATES else None
-
-
-def _is_zero(column: Column) -> str:
-    name = quote(column.name)
-    if column.type.kind is Kind.INSTANT:
-        return f"COALESCE({name} = 0, 0)"
-    beyond = f"DAYOFMONTH({name}) > DAYOFMONTH(LAST_DAY({name}))"
-    return f"COALESCE(DAYOFMONTH({name}) = 0 OR MONTH({name}) = 0 OR {beyond}, 0)"
+    return unreadable(login, read) or SourceError(f"a value cannot be read: {text}", where=exact.place(read))
 
 
 def _kill(login: Login, mark: str) -> None:
