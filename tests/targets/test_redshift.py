@@ -320,6 +320,33 @@ def test_a_table_that_a_view_shows_keeps_it_when_it_is_replaced(
     assert postgres_database.execute("SELECT id FROM seen ORDER BY id") == [(2,), (3,)]
 
 
+@pytest.mark.parametrize(
+    "protection",
+    ["GRANT SELECT (id) ON orders TO pg_monitor", "CREATE POLICY few ON orders USING (id = 1)"],
+)
+def test_a_table_that_shows_not_everything_to_everybody_stays_that_table(
+    target: RedshiftTarget, postgres_database: Server, stage: S3Stage, protection: str
+) -> None:
+    """A new table would lack grants on columns, and policies: readers would see less, or more."""
+    snapshot(target, stage, 1, run=1)
+    postgres_database.execute(protection)
+    before = oid(postgres_database)
+    snapshot(target, stage, 2, 3, run=2)
+    assert oid(postgres_database) == before
+    assert read_rows(target, "orders", ["id"]) == [("2",), ("3",)]
+
+
+def test_where_nobody_says_what_hangs_on_a_table_it_stays(
+    target: RedshiftTarget, postgres_database: Server, stage: S3Stage
+) -> None:
+    snapshot(target, stage, 1, run=1)
+    before = oid(postgres_database)
+    postgres_database.execute("DROP VIEW _redshift_local.svv_rls_attached_policy")
+    snapshot(target, stage, 2, 3, run=2)
+    assert oid(postgres_database) == before
+    assert read_rows(target, "orders", ["id"]) == [("2",), ("3",)]
+
+
 def test_a_view_of_the_tables_name_is_refused(target: RedshiftTarget, postgres_database: Server) -> None:
     target.prepare(orders(name="other"), ORDERS)
     postgres_database.execute("CREATE VIEW orders AS SELECT 1::bigint AS id")

@@ -320,15 +320,23 @@ class RedshiftSession:
         return rows
 
     def _bound(self, table: TableName) -> bool:
-        """Whether more hangs on the table than a new one could take over: views, an owner, an identity.
+        """Whether more hangs on the table than a new one could take over: views, an owner, an identity,
+        grants on columns, policies that hide rows or values.
 
-        And grants, where not all of them are shown to us: those would go with the old table.
+        Only superusers are shown all of it; what others do not see would go with the old table.
         """
-        [(views,)] = self.rows(_VIEWS_ON, _folded(table))
+        [(all_seen,)] = self.rows(_SUPERUSER)
         [(own,)] = self.rows(_OWN, _folded(table))
-        [(all_seen,)] = self.rows(_ALL_GRANTS_SEEN)
         automatic = any(column.automatic for column in self.columns(table))
-        return bool(views) or not own or not all_seen or automatic
+        return not all_seen or not own or automatic or self._asked_beside(_HANGING_ON, _folded(table))
+
+    def _asked_beside(self, questions: Sequence[str], names: Sequence[str]) -> bool:
+        """Whether any of them finds something, or may not be asked, which would end our own transaction."""
+        with self._server.reading() as beside:
+            try:
+                return any(beside.rows(question, names)[0][0] for question in questions)
+            except TargetError:
+                return True
 
     def _grants(self, table: TableName, beside: TableName) -> list[str]:
         """What gives the new table the privileges of the old one, and no others."""
@@ -383,9 +391,11 @@ _VIEWS_ON = (
     "JOIN pg_class c ON c.oid = d.refobjid JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = $1 AND c.relname = $2 AND r.ev_class <> c.oid"
 )
-_OWN = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = $2 AND tableowner = current_user"
-_ALL_GRANTS_SEEN = (
-    "SELECT count(*) FROM svv_user_info WHERE user_name = current_user "
-    "AND (superuser OR syslog_access = 'UNRESTRICTED')"
+_HANGING_ON = (
+    _VIEWS_ON,
+    "SELECT count(*) FROM svv_column_privileges WHERE namespace_name = $1 AND relation_name = $2",
+    "SELECT count(*) FROM svv_rls_attached_policy WHERE relschema = $1 AND relname = $2",
+    "SELECT count(*) FROM svv_attached_masking_policy WHERE schema_name = $1 AND table_name = $2",
 )
-"""Other users are shown their own grants in svv_relation_privileges, and not those of others."""
+_OWN = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = $2 AND tableowner = current_user"
+_SUPERUSER = "SELECT count(*) FROM svv_user_info WHERE user_name = current_user AND superuser"

@@ -57,6 +57,28 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
 LATERAL aclexplode(COALESCE(c.relacl, acldefault('r', c.relowner))) g WHERE c.relkind IN ('r', 'v', 'p')
 AND (current_setting('is_superuser') = 'on' OR g.grantee IN (0, current_user::regrole::oid));
 
+CREATE VIEW {SCHEMA}.svv_column_privileges AS
+SELECT n.nspname::text AS namespace_name, c.relname::text AS relation_name, a.attname::text AS column_name,
+  g.privilege_type::text AS privilege_type, g.grantee::integer AS identity_id,
+  CASE WHEN g.grantee = 0 THEN 'public' ELSE pg_get_userbyid(g.grantee) END::text AS identity_name,
+  CASE WHEN g.grantee = 0 THEN 'public' ELSE 'user' END::text AS identity_type
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid,
+LATERAL aclexplode(a.attacl) g
+WHERE current_setting('is_superuser') = 'on' OR g.grantee IN (0, current_user::regrole::oid);
+
+CREATE VIEW {SCHEMA}.svv_rls_attached_policy AS
+SELECT n.nspname::text AS relschema, c.relname::text AS relname, 'table'::text AS relkind,
+  p.polname::text AS polname, pg_get_userbyid(c.relowner)::text AS grantor, 'public'::text AS grantee,
+  'role'::text AS granteekind, true AS is_pol_on, c.relrowsecurity AS is_rls_on,
+  'and'::char(3) AS rls_conjunction_type
+FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE current_setting('is_superuser') = 'on';
+
+CREATE VIEW {SCHEMA}.svv_attached_masking_policy AS
+SELECT ''::text AS policy_name, ''::text AS schema_name, ''::text AS table_name, ''::text AS table_type,
+  ''::text AS grantor, ''::text AS grantee, ''::text AS grantee_type, 0 AS priority,
+  ''::text AS input_columns, ''::text AS output_columns, false AS is_masking_datashare_on WHERE false;
+
 CREATE VIEW {SCHEMA}.svv_user_info AS
 SELECT usename::text AS user_name, usesysid::integer AS user_id, usecreatedb AS createdb,
   usesuper AS superuser, false AS catalog_update, 'UNLIMITED'::text AS connection_limit,
