@@ -286,7 +286,9 @@ def test_identity_columns_are_looked_at_like_serial_ones(postgres_database: Serv
     assert "7 ids" in warning
 
 
-def test_a_table_on_another_server_is_not_trusted(shop: Server, opened: Opened) -> None:
+@pytest.fixture
+def far(shop: Server) -> Server:
+    """With a table that lies on another server."""
     shop.execute("CREATE EXTENSION postgres_fdw")
     shop.execute(
         "CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw "
@@ -300,10 +302,87 @@ def test_a_table_on_another_server_is_not_trusted(shop: Server, opened: Opened) 
         "CREATE FOREIGN TABLE away (id bigint, updated_at timestamptz) "
         "SERVER here OPTIONS (table_name 'orders')"
     )
-    add(shop)
-    source = opened(shop)
-    ceiling = source.freeze(source.table("away"), HYBRID, IMPATIENT)
+    return shop
+
+
+PARTED = "CREATE TABLE parted (id bigint, updated_at timestamptz) PARTITION BY RANGE (id)"
+AWAY = "`away` is a foreign table"
+ELSEWHERE: dict[str, tuple[list[str], str, str]] = {
+    "a table on another server": ([], "away", AWAY),
+    "a view of a view of it": (
+        [
+            "CREATE VIEW near AS TABLE away",
+            "CREATE VIEW seen AS SELECT n.* FROM orders JOIN near n USING (id)",
+        ],
+        "seen",
+        AWAY,
+    ),
+    "a table with such a part": (
+        [
+            PARTED,
+            "CREATE TABLE near PARTITION OF parted FOR VALUES FROM (1) TO (2)",
+            (
+                "CREATE FOREIGN TABLE far PARTITION OF parted FOR VALUES FROM (2) TO (3) "
+                "SERVER here OPTIONS (table_name 'orders')"
+            ),
+        ],
+        "parted",
+        "`far` is a foreign table",
+    ),
+    "a SELECT from it": ([], "SELECT * FROM Away AS a", AWAY),
+    "a picture of an hour ago": (
+        ["CREATE MATERIALIZED VIEW picture AS SELECT id, updated_at FROM orders"],
+        "picture",
+        "`picture` is a materialized view",
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "read", "words"), ELSEWHERE.values(), ids=ELSEWHERE.keys())
+def test_what_is_not_stamped_by_whom_this_server_shows_is_not_trusted(
+    far: Server, opened: Opened, made: list[str], read: str, words: str
+) -> None:
+    add(far)
+    for statement in made:
+        far.execute(statement)
+    source = opened(far)
+    relation = source.query("read", read) if " " in read else source.table(read)
+    ceiling = source.freeze(relation, HYBRID, IMPATIENT)
     assert (ceiling.position, ceiling.lookback) == (None, timedelta(seconds=60))
+    assert words in ceiling.warnings[-1]
+
+
+def test_a_part_that_replication_fills_is_not_trusted(shop: Server, opened: Opened) -> None:
+    shop.execute(PARTED)
+    shop.execute("CREATE TABLE part PARTITION OF parted FOR VALUES FROM (1) TO (2)")
+    shop.execute("INSERT INTO parted VALUES (1, now())")
+    name = f"to_{shop.database}"
+    # As if it had once been connected to a publisher, which would have told the tables.
+    shop.execute(
+        f"CREATE SUBSCRIPTION {name} CONNECTION 'dbname=nowhere' PUBLICATION p "
+        "WITH (connect = false, slot_name = NONE)"
+    )
+    try:
+        shop.execute(
+            "SET allow_system_table_mods = on; INSERT INTO pg_subscription_rel "
+            f"SELECT oid, 'part'::regclass, 'r', NULL FROM pg_subscription WHERE subname = '{name}'"
+        )
+        source = opened(shop)
+        ceiling = source.freeze(source.table("parted"), HYBRID, IMPATIENT)
+    finally:
+        shop.execute(f"DROP SUBSCRIPTION {name}")
+    assert ceiling.position is None
+    assert "`part` is filled by logical replication" in ceiling.warnings[-1]
+
+
+def test_views_and_parts_of_this_server_are_trusted(shop: Server, opened: Opened) -> None:
+    shop.execute(PARTED)
+    shop.execute("CREATE TABLE part PARTITION OF parted FOR VALUES FROM (0) TO (1000)")
+    shop.execute("CREATE VIEW near AS SELECT o.id, o.updated_at FROM orders o LEFT JOIN parted USING (id)")
+    last = add(shop)
+    source = opened(shop)
+    ceiling = source.freeze(source.table("near"), HYBRID, IMPATIENT)
+    assert (ceiling.position, ceiling.warnings) == (last, ())
 
 
 @pytest.mark.parametrize("column", ["timestamp(0)", "timestamptz(3)", "timestamp", "date"])

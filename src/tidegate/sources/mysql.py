@@ -229,13 +229,12 @@ class MySQL:
             finally:
                 mysql_session.close(session)
 
-    def observer(self, relation: Relation, table: TableName | None) -> Observer:
-        del relation
-        engine = self._engine(table) if table else None
-        if engine is None or engine.lower() in _SEEN_ENGINES:
-            return self.server_observer
-        reason = f"the transactions of engine {engine} cannot be seen"
-        return Blind(self.server_observer, CannotSee(reason, "keep the table in InnoDB if you can"))
+    def observer(self, tables: Sequence[TableName]) -> Observer:
+        for engine in map(self._engine, tables):
+            if engine is not None and engine.lower() not in _SEEN_ENGINES:
+                reason = f"the transactions of engine {engine} cannot be seen"
+                return Blind(self.server_observer, CannotSee(reason, "keep the table in InnoDB if you can"))
+        return self.server_observer
 
     @cached_property
     def server_observer(self) -> Observer:

@@ -71,11 +71,24 @@ LEFT JOIN LATERAL (
 ) AS labels(listed) ON true
 WHERE t.typtype <> 'd'
 """
-_ORIGIN = """
-SELECT c.relkind::text, EXISTS (SELECT 1 FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = {schema} AND c.relname = {name}
+_WRITTEN_ELSEWHERE = """
+WITH RECURSIVE behind(oid) AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE (n.nspname::text, c.relname::text) IN ({names})
+    UNION
+    SELECT further.oid FROM behind, LATERAL (
+        SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = behind.oid
+        UNION ALL
+        SELECT d.refobjid FROM pg_rewrite r
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        WHERE r.ev_class = behind.oid AND r.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
+    ) AS further(oid)
+)
+SELECT c.relname::text, c.relkind::text FROM behind JOIN pg_class c USING (oid)
+WHERE c.relkind IN ('f', 'm') OR EXISTS (SELECT 1 FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
+ORDER BY 2, 1 LIMIT 1
 """
+"""Looks behind views, and into the parts of a table."""
 _SEQUENCE_CACHE = """
 SELECT max(s.seqcache) FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -104,7 +117,7 @@ class PostgreSQL:
         self._session: Session | None = None
         self._watch: PostgreSQLWatch | None = None
         self._types: dict[tuple[int, int], Column] = {}
-        self._origins: dict[TableName, CannotSee | None] = {}
+        self._elsewhere: dict[tuple[TableName, ...], CannotSee | None] = {}
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Every query only reads, so one whose session was lost is asked again in a new one."""
@@ -225,9 +238,8 @@ class PostgreSQL:
         del relation, columns, window
         return None
 
-    def observer(self, relation: Relation, table: TableName | None) -> Observer:
-        del relation
-        reason = self._written_elsewhere(table) if table else None
+    def observer(self, tables: Sequence[TableName]) -> Observer:
+        reason = self._written_elsewhere(tuple(tables))
         return self.server_observer if reason is None else Blind(self.server_observer, reason)
 
     @cached_property
@@ -242,13 +254,15 @@ class PostgreSQL:
             return Blind(self._watch, CannotSee(reason, remedy))
         return Replicated(self, self._primary)
 
-    def _written_elsewhere(self, table: TableName) -> CannotSee | None:
-        """Why rows can appear in a table that no transaction of this server has stamped."""
-        if table not in self._origins:
-            names = {"schema": literal(table.schema), "name": literal(table.name)}
-            rows = self.rows(_ORIGIN.format(**names))
-            self._origins[table] = _why_elsewhere(table, rows[0]) if rows else None
-        return self._origins[table]
+    def _written_elsewhere(self, tables: tuple[TableName, ...]) -> CannotSee | None:
+        """Why rows can appear in one of these that no transaction open on this server has stamped."""
+        if tables and tables not in self._elsewhere:
+            # As they are written in a SELECT: without quotes, PostgreSQL folds a name.
+            spelled = {(table.schema, name) for table in tables for name in (table.name, table.name.lower())}
+            names = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in sorted(spelled))
+            rows = self.rows(_WRITTEN_ELSEWHERE.format(names=names))
+            self._elsewhere[tables] = _why_elsewhere(*rows[0]) if rows else None
+        return self._elsewhere.get(tables)
 
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]:
         names = {"schema": literal(table.schema), "name": literal(table.name), "column": literal(column.name)}
@@ -303,14 +317,14 @@ class PostgreSQL:
         self._session = None
 
 
-def _why_elsewhere(table: TableName, origin: tuple[Any, ...]) -> CannotSee | None:
-    kind, subscribed = origin
+def _why_elsewhere(name: str, kind: str) -> CannotSee:
     if kind == "f":
-        return CannotSee(f"`{table.name}` is a foreign table, written on another server", "read it there")
-    if subscribed:
-        reason = f"`{table.name}` is filled by logical replication with the timestamps of another server"
-        return CannotSee(reason, "read it where it is written")
-    return None
+        return CannotSee(f"`{name}` is a foreign table, written on another server", "read it there")
+    if kind == "m":
+        reason = f"`{name}` is a materialized view, which shows nobody's changes before it is refreshed"
+        return CannotSee(reason, "read what it is made from")
+    reason = f"`{name}` is filled by logical replication with the timestamps of another server"
+    return CannotSee(reason, "read it where it is written")
 
 
 def _value(column: Column, raw: Any) -> Value:

@@ -84,7 +84,10 @@ class Database(Protocol):
         """The smallest leading value that a written but uncommitted row of the window may have."""
         ...
 
-    def observer(self, relation: Relation, table: TableName | None) -> Observer: ...
+    def observer(self, tables: Sequence[TableName]) -> Observer:
+        """Of those who write to what these tables and views show."""
+        ...
+
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]: ...
     def snapshot(self) -> AbstractContextManager[str | None]: ...
     def reader(self) -> Reader: ...
@@ -99,7 +102,8 @@ class SqlSource:
         self._database = database
         self._remembered = known or SchemaCache()
         self._patience = Patience()
-        self._named: dict[str, TableName] = {}
+        self._read_from: dict[str, tuple[TableName, ...]] = {}
+        """The tables and views that relations read, by their SQL."""
 
     def tables(self) -> list[str]:
         return [self._called(table) for table in self._database.tables()]
@@ -116,7 +120,7 @@ class SqlSource:
     def table(self, table: str, *, filter: str | None = None, fresh: bool = True) -> Relation:
         found, schema = (None if fresh else self._recall(table)) or self._find(table)
         sql = f"{self.quote(found.schema)}.{self.quote(found.name)}"
-        self._named[sql] = found
+        self._read_from[sql] = (found,)
         if filter is not None:
             custom.check_condition(filter, self._database.dialect)
         return Relation(table, sql, schema, filter, self._database.unaltered({found: schema}))
@@ -124,7 +128,8 @@ class SqlSource:
     def query(self, name: str, select: str) -> Relation:
         sql = self._bracketed(select)
         # Looked at before its result is described: what changes in between is found, not missed.
-        unaltered = self._database.unaltered(dict.fromkeys(self._tables_of(select)))
+        tables = self._read_from[sql] = tuple(self._tables_of(select))
+        unaltered = self._database.unaltered(dict.fromkeys(tables))
         return Relation(name, sql, self._database.select_schema(sql), unaltered=unaltered)
 
     def narrowed(self, relation: Relation, select: str) -> Relation:
@@ -155,10 +160,10 @@ class SqlSource:
         after: Position | None = None,
     ) -> Ceiling:
         columns = self.columns(relation, cursor.columns)
-        table = self._named.get(relation.sql)
+        tables = self._read_from.get(relation.sql, ())
         freezing = Freezing(
             _Rows(self, relation, columns),
-            self._database.observer(relation, table),
+            self._database.observer(tables),
             settings,
             self._patience,
             after,
@@ -166,7 +171,7 @@ class SqlSource:
         if not columns:
             return freezing.by_clock_alone()
         if cursor.timestamp is None:
-            return self._freeze_ids(freezing, relation, columns[0], table, candidates)
+            return self._freeze_ids(freezing, relation, columns[0], tables, candidates)
         digits = self._database.second_digits(relation, columns[0])
         return freezing.by_clock(ClockFace.of(columns[0], cursor.zone, digits))
 
@@ -175,7 +180,7 @@ class SqlSource:
         freezing: Freezing,
         relation: Relation,
         column: Column,
-        table: TableName | None,
+        tables: Sequence[TableName],
         candidates: tuple[Candidate, ...],
     ) -> Ceiling:
         if column.type.kind not in _ORDERED:
@@ -185,8 +190,8 @@ class SqlSource:
                 hint="follow a number that grows, or a timestamp",
             )
         ceiling = freezing.by_id(candidates)
-        warnings = self._database.id_warnings(table, column, freezing.settings) if table else ()
-        return replace(ceiling, warnings=(*ceiling.warnings, *warnings))
+        warned = (self._database.id_warnings(table, column, freezing.settings) for table in tables)
+        return replace(ceiling, warnings=(*ceiling.warnings, *(text for texts in warned for text in texts)))
 
     def nth(self, relation: Relation, columns: tuple[str, ...], window: Window, n: int) -> Position | None:
         found = self.columns(relation, columns)

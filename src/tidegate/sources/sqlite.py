@@ -274,8 +274,8 @@ class SQLite:
         del relation, columns, window
         return None
 
-    def observer(self, relation: Relation, table: TableName | None) -> Observer:
-        del relation, table
+    def observer(self, tables: Sequence[TableName]) -> Observer:
+        del tables
         return SQLiteWatch(self.path, self._clock)
 
     def id_warnings(self, table: TableName, column: Column, settings: CeilingSettings) -> tuple[str, ...]:
