@@ -320,8 +320,8 @@ class RedshiftSession:
         return rows
 
     def _bound(self, table: TableName) -> bool:
-        """Whether more hangs on the table than a new one could take over: views, an owner, an identity,
-        grants on columns, policies that hide rows or values.
+        """Whether more hangs on the table than a new one could take over: views, an owner, an identity, keys,
+        comments, grants on columns, policies that hide rows or values.
 
         Only superusers are shown all of it; what others do not see would go with the old table.
         """
@@ -391,8 +391,19 @@ _VIEWS_ON = (
     "JOIN pg_class c ON c.oid = d.refobjid JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = $1 AND c.relname = $2 AND r.ev_class <> c.oid"
 )
+_KEYS_OF = (
+    "SELECT count(*) FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = $1 AND c.relname = $2 AND o.contype IN ('p', 'u', 'f')"
+)
+_COMMENTS_ON = (
+    "SELECT count(*) FROM pg_description d JOIN pg_class c ON c.oid = d.objoid "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2"
+)
 _HANGING_ON = (
     _VIEWS_ON,
+    _KEYS_OF,
+    _COMMENTS_ON,
     "SELECT count(*) FROM svv_column_privileges WHERE namespace_name = $1 AND relation_name = $2",
     "SELECT count(*) FROM svv_rls_attached_policy WHERE relschema = $1 AND relname = $2",
     "SELECT count(*) FROM svv_attached_masking_policy WHERE schema_name = $1 AND table_name = $2",
