@@ -87,6 +87,10 @@ def test_the_lag_in_the_table_wins(site: Site, run: Run) -> None:
     refused = run("run")
     assert refused.exit_code == 2
     assert "files that are still to come" in refused.stderr
+    site.server.execute("UPDATE des_archive_config SET lag_days = 2147483647")
+    assert "would never move" in run("run").stderr
+    site.server.execute("UPDATE des_archive_config SET lag_days = 7, archived_until = 'infinity'")
+    assert "is no date that files can have" in run("run").stderr
 
 
 def test_a_window_is_told_as_lines_and_as_json(site: Site, run: Run) -> None:

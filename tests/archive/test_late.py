@@ -16,6 +16,7 @@ from tests.archive.conftest import LONG_AGO, START, Kill, Site
 from tidegate.archive.adjusting import adjust
 from tidegate.archive.contract import Share, Tools
 from tidegate.archive.library import open_tools
+from tidegate.archive.mark import Mark
 from tidegate.archive.opening import close_off
 from tidegate.archive.statistics import late_files
 from tidegate.archive.streams import archive_stream, late_stream
@@ -144,7 +145,10 @@ def test_files_older_than_the_beginning_are_late_where_none_was_left_out(site: S
 def test_files_that_were_left_out_at_the_beginning_are_not_late(site: Site) -> None:
     site.insert([("left-out", START - timedelta(days=1), str(site.folder / "nowhere"))])
     site.add(4)
+    with open_tools(site.config, command="a test") as tools:
+        tools.mark.begin(Mark(START - timedelta(hours=1), 7))
     site.cycle()
+    assert any("1 older files are left out" in note for note in site.watching.notes)
     assert site.cycle(late=True).files == 0
     site.move_mark(START - timedelta(days=30))  # behind the beginning, where nothing was ever passed
     with open_tools(site.config, command="a test") as tools:

@@ -30,6 +30,7 @@ from tidegate.reach.login import Login, Tls
 
 __all__ = ["ArchiveConfig", "OnProblem", "Policies", "login_of", "read_config"]
 
+MOST_LAG_DAYS = 36_500
 _TLS_OPTIONS = {"sslmode": "mode", "sslrootcert": "ca", "sslcert": "cert", "sslkey": "key"}
 
 
@@ -62,7 +63,7 @@ class Database(Model):
     """Of a column that has no zone of its own."""
     location_column: Text = "file_location"
     archived_column: Text = "archived"
-    lag_days: Annotated[int, Field(ge=0, le=36_500)] = 7
+    lag_days: Annotated[int, Field(ge=0, le=MOST_LAG_DAYS)] = 7
     page_size: Count = 10_000
 
 

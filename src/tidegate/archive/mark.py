@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from tidegate.archive.config import MOST_LAG_DAYS
 from tidegate.core.errors import ConfigError, Conflict, ConnectError, OutcomeUnknown, StateError
 from tidegate.reach import libpq
 from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
@@ -44,9 +45,10 @@ class Mark:
     @property
     def lag(self) -> timedelta:
         """How far the mark stays behind the clock. Ahead of it, it would pass files still to come."""
-        if self.lag_days < 0:
+        if not 0 <= self.lag_days <= MOST_LAG_DAYS:
+            wrong = "would go past files that are still to come" if self.lag_days < 0 else "would never move"
             raise ConfigError(
-                f"lag_days is {self.lag_days}: the mark would go past files that are still to come",
+                f"lag_days is {self.lag_days}: the mark {wrong}",
                 where=TABLE,
                 hint=f"UPDATE {TABLE} SET lag_days = 7 WHERE id = 1",
             )
@@ -64,8 +66,20 @@ class MarkTable:
         with self._asking() as session:
             if session.execute(_EXISTS).fetchone() != (True,):
                 return None
-            row = session.execute(_READ).fetchone()
+            row = self._row(session)
         return Mark(_utc(row[0]), int(row[1])) if row else None
+
+    def _row(self, session: psycopg.Connection[Any]) -> Any:
+        cursor = session.execute(_READ)
+        try:
+            return cursor.fetchone()
+        except psycopg.DataError as error:
+            raise ConfigError(
+                f"archived_until is no date that files can have: {error}",
+                where=f"{self.login.where}, {TABLE}",
+                hint=f"UPDATE {TABLE} SET archived_until = … WHERE id = 1, with a date that all files "
+                "before it are archived",
+            ) from error
 
     def begin(self, mark: Mark) -> Mark:
         """Create the table and its row, unless they are there; the mark that is there counts."""

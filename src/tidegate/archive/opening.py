@@ -200,7 +200,13 @@ class Opening:
         return open_run(held), seconds
 
     def _fresh(self, mark: Mark, now: datetime) -> Watermark:
-        return transitions.new(self.stream, CURSOR, now) if self.late else begun(self.tools, mark, now)
+        if self.late:
+            return transitions.new(self.stream, CURSOR, now)
+        fresh = begun(self.tools, mark, now)
+        told = self.tools.config.watermark.default_archived_until
+        if fresh.began is not None and mark.archived_until != told:  # or else it was said with the mark
+            _say_left_out(self.tools, self.watching, fresh.began)
+        return fresh
 
     def _seen_from_outside(self, known: Watermark, mark: Mark) -> Watermark:
         """Where the mark was moved by other hands, the stream goes on from there, and remembers it."""
@@ -339,9 +345,10 @@ def first_mark(tools: Tools, watching: Watching) -> Mark:
         )
         return Mark(begin, config.database.lag_days)
     if oldest is not None and oldest <= told:
-        left_out = tools.table.count(Window(None, Position.of(told)))
-        watching.note(
-            f"the archive begins after {Position.of(told)}, as default_archived_until says: "
-            f"{left_out:,} older files are left out"
-        )
+        _say_left_out(tools, watching, Position.of(told), ", as default_archived_until says")
     return Mark(told, config.database.lag_days)
+
+
+def _say_left_out(tools: Tools, watching: Watching, begin: Position, why: str = "") -> None:
+    left_out = tools.table.count(Window(None, begin))
+    watching.note(f"the archive begins after {begin}{why}: {left_out:,} older files are left out")
