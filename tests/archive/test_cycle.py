@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.archive.conftest import LONG_AGO, START, Kill, Site
+from tests.servers import Server
 from tidegate.archive import files
 from tidegate.archive.contract import Share, Tools
 from tidegate.archive.index import index_files
@@ -329,6 +331,27 @@ def test_odd_files_and_odd_names(site: Site) -> None:
         site.server.execute(insert, [uid, location])
     site.cycle()
     site.demand_complete()
+
+
+def test_paths_of_any_bytes_in_a_database_without_an_encoding(postgres: Server, tmp_path: Path) -> None:
+    name = f"any_bytes_{uuid4().hex[:12]}"
+    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    try:
+        site = Site(postgres.using(name), tmp_path)
+        path = os.fsencode(tmp_path) + b"/files/\xff\xc3( name"
+        with open(path, "wb") as file:  # noqa: PTH123 - a path of any bytes
+            file.write(b"content")
+        insert = "INSERT INTO files VALUES ('odd', '2024-11-20', convert_from(%s, 'SQL_ASCII'))"
+        site.server.execute(insert, [path])
+        site.files["odd"] = b"content"
+        site.cycle()
+        site.demand_complete()
+        [manifest] = manifests(site.place)
+        source = site.place.open(manifest.shards[0].key)
+        assert source is not None
+        assert Shard(source).index().column("location").to_pylist() == [path]
+    finally:
+        postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_a_file_larger_than_a_shard_has_one_of_its_own(site: Site) -> None:

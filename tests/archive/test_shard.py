@@ -14,6 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.archive.shards import MOMENT, Memory, origin, shard
+from tidegate.archive.layout import (
+    Codec,
+    Member,
+    directory_record,
+    end_records,
+    local_header,
+    read_header,
+)
 from tidegate.archive.naming import INDEX_MEMBER, file_name, fingerprint, member_name
 from tidegate.archive.shard import Shard
 from tidegate.archive.writing import Packed, ShardWriter
@@ -193,3 +201,22 @@ def test_more_members_than_sixteen_bits_count() -> None:
     found = Shard(whole)
     assert found.find("69999") is not None
     assert found.verify() == hashlib.sha256(whole.data).hexdigest()
+
+
+def test_numbers_beyond_thirty_two_bits(tmp_path: Path) -> None:
+    """A directory as of a shard with a file of five gibibytes, behind which lies another."""
+    large, path = 5 << 30, tmp_path / "sparse.zip"
+    first = Member("first", Codec.STORED, large, large, 1, bytes(32), wide=True)
+    header = read_header(local_header(first), "memory")
+    assert (header.size, header.stored) == (large, large)
+    offset = header.length + large
+    records = directory_record("first", large, 1, 0) + directory_record("second", 7, 2, offset)
+    with path.open("wb") as file:
+        file.truncate(offset + 60)
+        file.seek(offset + 60)
+        file.write(records + end_records(2, len(records), offset + 60, 0))
+    with zipfile.ZipFile(path) as archive:
+        found = [(entry.filename, entry.file_size, entry.header_offset) for entry in archive.infolist()]
+    assert found == [("first", large, 0), ("second", 7, offset)]
+    listed = subprocess.run(["unzip", "-Zl", path], check=True, capture_output=True, text=True).stdout
+    assert f"{large}" in listed

@@ -118,7 +118,9 @@ class FileTable:
     def location_as_bytes(self, alias: str) -> str:
         """SQL for where a file lies, as `Row.location` has it."""
         name = f"{alias}.{self._quoted(self._location)}"
-        return name if self._location.type.kind is Kind.BYTES else f"convert_to({name}::text, 'UTF8')"
+        if self._location.type.kind is Kind.BYTES:
+            return name
+        return f"convert_to({name}::text, '{self._location.charset or 'UTF8'}')"
 
     def _column(self, name: str) -> Column:
         return self._source.columns(self.relation, (name,))[0]
@@ -186,10 +188,15 @@ class FileTable:
         """The rows of the window in the order of (created_at, uid). No transaction outlasts a page."""
         moment, uid = self._quoted(self._created_at), self._quoted(self._uid)
         key = self._database.expression(self._uid)
-        location = self._quoted(self._location)
+        # A database without an encoding has any bytes for text, and so have paths.
+        location = (
+            self.location_as_bytes("files")
+            if self._location.charset
+            else f"files.{self._quoted(self._location)}"
+        )
         # Under its own name a converted value would also be what ORDER BY sorts by.
         values = f"{key} AS tidegate_key, {uid}::text AS tidegate_uid, {moment}, {location}"
-        select = f"SELECT {values} FROM {self.relation.sql}"
+        select = f"SELECT {values} FROM {self.relation.sql} AS files"
         part = self._shown(window)
         while True:
             condition = self._database.within(self.relation, (self._created_at, self._uid), part)
