@@ -30,6 +30,7 @@ from tidegate.core import direct, transitions
 from tidegate.core.errors import LeaseHeld, StateError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.records import TIME_CURSOR, TRACKED, Record, closed, current
+from tidegate.core.secrecy import hidden
 from tidegate.core.watermark import Event, RunKind, RunState, StreamId, Watermark
 from tidegate.core.windows import Window, within
 from tidegate.state import clock as clocks
@@ -62,10 +63,24 @@ class TimeWindow(NamedTuple):
     end: datetime
 
     def filter(self, frame: T, column: str) -> T:
-        """The rows of a Spark DataFrame whose column lies in the window."""
+        """The rows of a Spark DataFrame whose column lies in the window; NULL lies in none.
+
+        What has no zone, Spark takes to be in the session's, `spark.sql.session.timeZone`.
+        """
         rows: Any = frame
+        _demand_moments(rows, column)
         kept: T = rows.filter(within(rows[column], self.start, self.end))
         return kept
+
+
+def _demand_moments(rows: Any, column: str) -> None:
+    """A day counts as its first moment: what comes later that day would lie in a window that is closed."""
+    spark = type(rows).__module__.startswith("pyspark.sql")
+    if spark and (column.casefold(), "date") in [(name.casefold(), kind) for name, kind in rows.dtypes]:
+        raise UsageError(
+            f"`{column}` holds days, and a window is cut between two moments of a day",
+            hint="filter by a column of timestamps, or by days that are over",
+        )
 
 
 @dataclass(frozen=True)
@@ -228,7 +243,7 @@ class WatermarkTracker:
         try:
             yield run
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
+            said = hidden(f"{type(error).__name__}: {error}")
             self._record_failure(record, said)
             raise
         status = Status.SKIPPED if run.skipped is not None else Status.SUCCESS

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.delta.conftest import order
+from tests.delta.conftest import PIPELINE, order
 from tests.delta.test_running import TWO, Gold, gold
 from tests.delta.victim import Step, run_until
 from tests.spark_servers import SparkServer
@@ -71,6 +71,17 @@ def test_a_run_that_is_killed_between_two_targets(gold: Gold, spark_connect: Spa
     gold.completed()
     assert [row["id"] for row in gold.rows("orders")] == [1, 2]
     assert [row["id"] for row in gold.rows("customers")] == [1, 2]
+
+
+def test_a_run_that_is_killed_between_making_a_table_and_filling_it(
+    gold: Gold, spark_connect: SparkServer
+) -> None:
+    gold.configure(PIPELINE + "deletes: soft\n")
+    gold.append([order(1), order(2)])
+    for step in (Step("_ensure"), Step("_merge")):
+        assert run_until(gold.root, remote(spark_connect), step), step
+    gold.completed()
+    assert gold.rows("orders", "id") == [{"id": 1}, {"id": 2}]
 
 
 @pytest.mark.parametrize("seed", [7])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,10 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.delta.conftest import PIPELINE, Lake, order
 from tests.spark_servers import SparkServer
-from tidegate.core.errors import SourceError
+from tidegate.core.errors import ConnectError, SourceError
+from tidegate.delta.lake import Lake as TargetLake
 from tidegate.delta.plan import Plan
-from tidegate.delta.running import processing_of
+from tidegate.delta.running import Processing, processing_of
 from tidegate.spark.catalog import SparkCatalog
+from tidegate.spark.delta import demand_delta
 from tidegate.spark.session import LazySession, SparkSettings
 
 if TYPE_CHECKING:
@@ -135,6 +139,27 @@ def test_keys_that_do_not_tell_rows_apart_fail_the_plan_and_leave_the_target(gol
     assert plan.status == "FAILED"
     assert plan.upstreams[0].error_message == "the keys do not tell rows apart: id=1"
     assert not DeltaTable.is_deltatable(str(gold.root / "gold/orders"))
+
+
+def test_a_table_that_was_made_and_not_filled_is_filled_by_the_next_plan(gold: Gold) -> None:
+    gold.configure(PIPELINE + "deletes: soft\n")
+    gold.append([order(1), order(1, "other")])
+    assert gold.run().status == "FAILED"
+    assert gold.rows() == []
+    gold.table().delete("state = 'other'")
+    gold.plans().prepare(rebaseline=["silver.orders"])
+    gold.completed()
+    assert gold.rows("orders", "id", "state") == [order(1)]
+
+
+def test_what_a_target_would_change_silently_is_not_written_into_it(gold: Gold) -> None:
+    gold.configure(PIPELINE + "deletes: soft\non_schema_change: rebaseline\n")
+    gold.append([{"id": 1, "price": 3}])
+    gold.completed()
+    gold.append([{"id": 1, "price": 1.5}], mode="overwrite", schema_mode="overwrite")
+    failed = gold.run().upstreams[0]
+    assert '`price` is "double", and "long" there' in str(failed.error_message)
+    assert gold.rows("orders", "id", "price") == [{"id": 1, "price": 3}]
 
 
 def test_columns_that_come_and_go_are_followed(gold: Gold) -> None:
@@ -266,6 +291,32 @@ def test_marks_move_together_or_not_at_all_where_that_is_asked_for(gold: Gold) -
     assert len(DeltaTable(gold.root / "gold/orders").history()) == 1
 
 
+class Meeting:
+    """A lake that writes for nobody until all have come."""
+
+    def __init__(self, lake: TargetLake, parties: int) -> None:
+        self._lake = lake
+        self._barrier = Barrier(parties, timeout=600)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lake, name)
+
+    def apply(self, *args: Any) -> None:
+        self._barrier.wait()
+        self._lake.apply(*args)
+
+
+def test_upstreams_are_processed_at_the_same_time(gold: Gold) -> None:
+    gold.configure(TWO + "max_parallel: 3\n")
+    for name in ("orders", "customers", "payments"):
+        gold.append([order(1)], name)
+    lake = Meeting(TargetLake(str(gold.root / "gold")), 3)
+    with gold.plans() as plans:
+        session = LazySession(SparkSettings(), gold.spark)
+        done = Processing(plans, session, lake).run()  # type: ignore[arg-type]
+    assert done.status == "COMPLETED", done
+
+
 TRANSFORM = """
 def build(changes):
     orders = changes["orders"]
@@ -288,3 +339,30 @@ def test_a_transformation_decides_what_is_written(gold: Gold) -> None:
         ("new", 1),
         ("paid", 1),
     ]
+
+
+def test_two_rows_of_a_transformation_under_one_key_are_not_both_inserted(gold: Gold) -> None:
+    gold.configure(TWO + "transform: twofold_gold:build\ntargets: {all: {keys: [id]}}\n")
+    (gold.root / "twofold_gold.py").write_text(
+        "def build(changes):\n    orders = changes['orders']\n    return {'all': orders.unionAll(orders)}\n"
+    )
+    gold.append([order(1)])
+    assert gold.run().upstreams[0].error_message == "the keys do not tell rows apart: id=1"
+    assert gold.rows("all") == []
+
+
+class Unset:
+    """A session whose settings say nothing."""
+
+    def __init__(self, sql: Callable[[str], Any]) -> None:
+        self.sql = sql
+        self.conf = self
+
+    def get(self, _: str, default: str) -> str:
+        return default
+
+
+def test_a_session_that_delta_is_built_into_is_known_by_what_it_understands(gold: Gold) -> None:
+    demand_delta(Unset(gold.spark.sql))  # type: ignore[arg-type]
+    with pytest.raises(ConnectError, match="does not know Delta tables"):
+        demand_delta(Unset(lambda _: gold.spark.sql("no statement")))  # type: ignore[arg-type]

@@ -277,3 +277,6 @@ def test_a_window_keeps_its_end_and_not_its_start(spark: SparkSession) -> None:
     kept = TimeWindow(NOON, NOON + SECOND).filter(frame, "updated_at").collect()
     assert [row.updated_at.replace(tzinfo=UTC) for row in kept] == [NOON + SECOND]
     assert TimeWindow(None, NOON).filter(frame, "updated_at").count() == 2
+    days = frame.select(frame["updated_at"].cast("date").alias("day"))
+    with pytest.raises(UsageError, match="`Day` holds days"):
+        TimeWindow(None, NOON).filter(days, "Day")

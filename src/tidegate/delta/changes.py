@@ -150,6 +150,19 @@ def net(session: SparkSession, part: Range) -> DataFrame:
     return kept.withColumns({CHANGE: kind, NEW: before == 0}).drop(_ORDER, _ROWS, _BALANCE)
 
 
+def each_alone(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The same rows, if no two that are to be written have the same key. Computing it raises otherwise: where
+    neither is in the table, a MERGE would insert both."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    written = f.col(CHANGE) != DELETE if CHANGE in frame.columns else f.lit(True)  # noqa: FBT003
+    same = Window.partitionBy(*(f.col(quoted(key)) for key in keys))
+    counted = frame.withColumn(_ROWS, f.sum(written.cast("int")).over(same))
+    alone = f.when(f.col(_ROWS) > 1, f.expr(twice(keys))).otherwise(f.lit(True))  # noqa: FBT003
+    return counted.filter(alone).drop(_ROWS)
+
+
 _ORDER, _ROWS, _BALANCE, _COUNT = (
     "_tidegate_order",
     "_tidegate_rows",

@@ -27,7 +27,8 @@ from tidegate.config.upstreams import (
     Upstream,
 )
 from tidegate.core.errors import IncompatibleTable, StateError
-from tidegate.delta.changes import DELETE, quoted, spark_path, twice
+from tidegate.delta.changes import DELETE, each_alone, quoted, spark_path, twice
+from tidegate.delta.fitting import unfitting
 from tidegate.s3 import S3Place, storage_options
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ class Lake:
             return
         self._ensure(table, plain)
         if manner.write_mode == "merge":
-            self._merge(table, frame, manner.keys, stamp, _Manner(Continuity.UNSURE, soft=False))
+            alone = each_alone(frame, manner.keys)
+            self._merge(table, alone, manner.keys, stamp, _Manner(Continuity.UNSURE, soft=False))
         else:
             self.append(table, plain, stamp)
 
@@ -186,12 +188,25 @@ class Lake:
         if found is None:
             frame.limit(0).write.format("delta").mode("ignore").save(place)
             return
+        self._demand_fit(table, frame, found)
         known = {item.name.casefold() for item in found.schema().fields}
         if not {name.casefold() for name in frame.columns} <= known:
             frame.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(place)
 
+    def _demand_fit(self, table: str, frame: DataFrame, found: Any) -> None:
+        there = json.loads(found.schema().to_json())
+        others = list(unfitting(frame.schema.jsonValue(), there))
+        if others:
+            raise IncompatibleTable(
+                f"the table would change what is written into it: {', '.join(others)}",
+                where=self.place(table),
+                hint="change the types of its columns, or cast in a transformation",
+            )
+
     def _demand_own(self, table: str, stamp: Stamp) -> None:
-        if self.is_there(table) and not self.is_own(table, stamp):
+        """Rows of others are not replaced. A table without any may have been made and not yet filled."""
+        found = self._opened(table)
+        if found is not None and found.file_uris() and not self.is_own(table, stamp):
             raise IncompatibleTable(
                 "there is a table already, and it would be replaced by a snapshot",
                 where=self.place(table),

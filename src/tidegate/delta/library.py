@@ -23,6 +23,7 @@ from tidegate.config.upstreams import DeltaSettings, Pattern, Upstream
 from tidegate.core import direct, transitions
 from tidegate.core.errors import SourceError, UsageError
 from tidegate.core.records import VERSION_CURSOR
+from tidegate.core.secrecy import hidden
 from tidegate.core.transitions import Step
 from tidegate.core.watermark import Watermark
 from tidegate.delta.checking import Seen
@@ -313,7 +314,7 @@ class DeltaPlans:
             try:
                 yield plan
             except BaseException as error:
-                self.fail(plan.run_id, f"{type(error).__name__}: {error}")
+                self.fail(plan.run_id, hidden(f"{type(error).__name__}: {error}"))
                 raise
             self.complete(plan.run_id)
 

@@ -106,7 +106,7 @@ class Processing:
             rows = self._brought(plan, item)
             return Outcome(item.name, rows, into=(self._upstream(item).target_name,))
         except Exception as error:  # noqa: BLE001 - it is recorded as the upstream's own failure
-            return Outcome(item.name, error=self._in_words(error))
+            return Outcome(item.name, error=self._in_words(error, item.name))
 
     def _brought(self, plan: Plan, item: PlannedUpstream) -> int:
         """Write the changes of one upstream, unless the target has them already."""
@@ -191,9 +191,9 @@ class Processing:
         versions = {item.name: [item.start_version, item.end_version] for item in items}
         return Stamp(f"tidegate:{name}", number, {"run_id": plan.run_id, "versions": versions})
 
-    def _in_words(self, error: Exception) -> str:
+    def _in_words(self, error: Exception, name: str) -> str:
         lost = None if isinstance(error, TidegateError) else self.session.lost(error)
-        return _in_words(lost or error)
+        return _in_words(lost or error, name)
 
     def _spark(self) -> Any:
         session = self.session.get()
@@ -209,7 +209,7 @@ class Processing:
             with spoken(self._spark()):
                 brought = self._brought_together(plan, items)
         except Exception as error:  # noqa: BLE001 - it is recorded as the failure of the whole plan
-            return [Outcome(item.name, error=self._in_words(error)) for item in plan.work]
+            return [Outcome(item.name, error=self._in_words(error, "UPSTREAM")) for item in plan.work]
         first, *rest = plan.work
         rows, into = sum(brought.values()), tuple(brought)
         return [Outcome(first.name, rows, into=into), *(Outcome(item.name, into=into) for item in rest)]
@@ -294,7 +294,7 @@ def _demand_frames(made: Any) -> dict[str, Any]:
     return made
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: Exception, name: str) -> str:
     """What went wrong, in one line; what Spark says is long, and its first line tells."""
     if isinstance(error, TidegateError):
         return hidden(str(error))
@@ -304,7 +304,8 @@ def _in_words(error: Exception) -> str:
         return said.removeprefix("tidegate: ").strip()
     if any(sign in text for sign in ("FILE_NOT_FOUND", "FILE_NOT_EXIST", "FileNotFound")):
         missing = next((line for line in text.splitlines() if line.strip()), "")
-        return hidden(f"files of these versions are gone, VACUUM has taken them: {missing[:300]}")
+        advice = f"`tidegate delta plan --rebaseline {name}` reads the whole table again"
+        return hidden(f"files of these versions are gone, VACUUM has taken them: {missing[:300]}; {advice}")
     first = next((line for line in text.splitlines() if line.strip()), "")
     return hidden(f"{type(error).__name__}: {first[:500]}")
 

@@ -105,9 +105,22 @@ def spoken(session: SparkSession) -> Iterator[None]:
 
 def demand_delta(session: SparkSession) -> None:
     """Raise `ConnectError` if the session cannot read Delta tables: one that others have started may not."""
-    if EXTENSION in (session.conf.get(_EXTENSIONS, "") or ""):
+    if EXTENSION in (session.conf.get(_EXTENSIONS, "") or "") or _understands(session):
         return
     raise ConnectError(
         "the Spark session does not know Delta tables",
         hint=f"start it with {PACKAGE} in spark.jars.packages and {EXTENSION} in {_EXTENSIONS}",
     )
+
+
+def _understands(session: SparkSession) -> bool:
+    """Whether the session takes a statement that only Delta knows: where it is built in, no setting tells."""
+    from pyspark.errors import ParseException, PySparkException
+
+    try:
+        session.sql("VACUUM delta.`/there/is/no/such/table` DRY RUN")
+    except ParseException:
+        return False
+    except PySparkException:
+        pass  # it has been understood, and there is no such table
+    return True
