@@ -7,7 +7,7 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -152,23 +152,27 @@ def test_an_object_that_changes_while_it_is_read_is_not_mixed_up(staging: S3Stag
 # --- Memory --------------------------------------------------------------------
 
 
-def test_memory_is_bounded_by_the_parts_on_their_way(fresh_bucket: S3Server, toxiproxy: Toxiproxy) -> None:
-    """A server slower than the writer: 100 MB pass, and at most the promised parts are held."""
+@pytest.mark.parametrize("writers", [1, 2], ids=["one writer", "two, as in a task that reads ahead"])
+def test_memory_is_bounded_by_the_parts_on_their_way(
+    fresh_bucket: S3Server, toxiproxy: Toxiproxy, writers: int
+) -> None:
+    """A server slower than who writes: 100 MB pass, and at most the promised parts are held."""
     with toxiproxy.before(fresh_bucket.port) as proxied:
         staging = staging_in(fresh_bucket.behind(proxied.port))
         staging.put("warm", b"")
         piece = content(2**20)
         tracemalloc.start()
         try:
-            with proxied.toxic("bandwidth", "upstream", rate=8_000), staging.create("large") as writer:
-                for _ in range(100):
-                    writer.file.write(piece)
+            with proxied.toxic("bandwidth", "upstream", rate=4_000), ExitStack() as opened:
+                large = [opened.enter_context(staging.create(f"large-{n}")) for n in range(writers)]
+                for number in range(100):
+                    large[number % writers].file.write(piece)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    bound = (PARTS_AT_ONCE + 1) * PART
+    bound = (PARTS_AT_ONCE + writers) * PART
     assert 0.8 * bound < peak < 1.2 * bound
-    assert writer.result.bytes == 100 * 2**20
+    assert sum(writer.result.bytes for writer in large) == 100 * 2**20
 
 
 # --- Lost answers --------------------------------------------------------------
