@@ -382,3 +382,15 @@ def test_what_is_written_as_a_literal_comes_back_as_it_was(
     assert position == Position.of(value)
     assert type(position.values[0]) is type(value)
     assert source.count(relation, (kind,), Window(Position.of(value), None)) == 0
+
+
+def test_a_query_is_described_anew_however_often_it_was_before(
+    postgres_database: Server, postgres_source: Source
+) -> None:
+    postgres_database.execute("CREATE TABLE things (id int)")
+    for _ in range(10):
+        assert postgres_source.query("q", "SELECT * FROM things").schema.names == ("id",)
+
+    postgres_database.execute("ALTER TABLE things ADD COLUMN note text")
+
+    assert postgres_source.query("q", "SELECT * FROM things").schema.names == ("id", "note")

@@ -41,6 +41,7 @@ def connect(login: Login, *, read_only: bool = True) -> Session:
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
             client_encoding="UTF8",
             autocommit=True,
+            prepare_threshold=None,  # a SELECT that was prepared fails for good once its columns have changed
             **libpq.parameters(login),
         )
         settings = {**_PINNED, **({"statement_timeout": limit_of(login)} if login.max_query else {})}
