@@ -9,13 +9,13 @@ defaults.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,6 +85,12 @@ class Bench:
     files: Files
     folder: Path
     runs: dict[str, Run] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def _installed(self) -> dict[str, str]:
+        """With its modules compiled, as those of a package are that was used before."""
+        return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode")}
 
     # --- Other tools
 
@@ -103,10 +109,14 @@ class Bench:
         return self._shell("zip, a tenth of the files", command, out, count)
 
     def _shell(self, name: str, command: str, out: Path, files: int) -> Run:
-        found = metered(["bash", "-c", f"set -eo pipefail; {command}"], self.server, self.folder / "meter")
+        found = self._metered(f"set -eo pipefail; {command}")
         run = Run(name, files, found[WHOLE], out.stat().st_size)
         out.unlink()
         return self._kept(run)
+
+    def _metered(self, command: str, env: Mapping[str, str] | None = None) -> dict[str, Measured]:
+        os.sync()  # what the last run has left to be written is not for this one to wait for
+        return metered(["bash", "-c", command], self.server, self.folder / "meter", env)
 
     # --- Tidegate
 
@@ -115,7 +125,7 @@ class Bench:
     ) -> Run:
         count = self.files.count // FEW if few else self.files.count
         table = "few" if few else "files"
-        shards = self.folder / "shards"
+        shards = self.folder / f"shards-{next(self._numbers)}"
         config = self._configured(table, shards, {"engine": engine, "compression_level": level})
         self.server.execute("DROP TABLE IF EXISTS des_archive_config")
         pinned = shlex.split(_pinned(CORES if engine == "spark" else workers))
@@ -124,10 +134,10 @@ class Bench:
             shlex.join([*archive, "--workers", str(workers), "--worker-id", str(n)]) for n in range(workers)
         ]
         together = " & ".join(each) + " & wait -n" + " && wait -n" * (workers - 1)
-        found = metered(["bash", "-c", together], self.server, self.folder / "meter")
+        found = self._metered(together, self._installed)
         written = [path.stat().st_size for path in (shards / "v1").rglob("*.zip")]
         _demand_all(config, count)
-        shutil.rmtree(shards)
+        _empty(shards)
         return self._kept(Run(name, count, found[WHOLE], sum(written)))
 
     def _configured(self, table: str, shards: Path, packer: dict[str, object]) -> Path:
@@ -180,6 +190,17 @@ def _pinned(cores: int) -> str:
     """To the first cores that this process may use: always the same ones."""
     mine = sorted(os.sched_getaffinity(0))[:cores]
     return f"taskset --cpu-list {','.join(map(str, mine))}"
+
+
+def _empty(folder: Path) -> None:
+    """Give the room back that a run has taken. The files themselves stay until the end.
+
+    For seconds, ext4 goes around every file that was just removed when it makes a new one: the run before
+    would slow down the next.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
 
 
 def _demand_all(config: Path, count: int) -> None:
@@ -274,6 +295,7 @@ def measure(server: Server, count: int, rounds: int, folder: Path) -> Findings:
     fill_table(server, "few", Files(files.folder, count // FEW, 0))
     bench = Bench(server, files, folder)
     bench.piped("to warm up", "-1")
+    bench.tidegate("to warm up", few=True)
     bench.runs.clear()
     for _ in range(rounds):
         for level in LEVELS:

@@ -12,6 +12,7 @@ import pytest
 from tests.archive.conftest import Kill, Site
 from tidegate.archive.contract import Share
 from tidegate.archive.results import CycleResult
+from tidegate.core.errors import Conflict
 
 STEPS: dict[str, dict[str, Any]] = {
     "after taking the lease": {"tool": "store", "method": "acquire", "moment": "after"},
@@ -24,10 +25,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "before the first shard has a name": {"tool": "place", "method": "publish", "nth": 2},
     "after the first shard has a name": {"tool": "place", "method": "publish", "nth": 2, "moment": "after"},
     "between two shards": {"tool": "place", "method": "publish", "nth": 3, "moment": "after"},
-    "before a part's receipt": {"tool": "place", "method": "put_new", "nth": 2},
-    "after a part's receipt": {"tool": "place", "method": "put_new", "nth": 2, "moment": "after"},
-    "before the manifest": {"tool": "place", "method": "put_new", "nth": 4},
-    "after the manifest": {"tool": "place", "method": "put_new", "nth": 4, "moment": "after"},
+    "before a part's receipt": {"tool": "place", "method": "jot"},
+    "after a part's receipt": {"tool": "place", "method": "jot", "moment": "after"},
+    "before the manifest": {"tool": "place", "method": "put_new", "nth": 2},
+    "after the manifest": {"tool": "place", "method": "put_new", "nth": 2, "moment": "after"},
     "before the window counts as packed": {"tool": "store", "method": "write", "event": "extracted"},
     "between packing and the mark": {"tool": "mark", "method": "move"},
     "between the mark and its record": {"tool": "mark", "method": "move", "moment": "after"},
@@ -56,6 +57,21 @@ def _events(site: Site, kind: str) -> list[dict[str, Any]]:
     history = site.folder / "shards/_tidegate/state/history/archive~files.jsonl"
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     return [line["event"] for line in lines if line["event"]["kind"] == kind]
+
+
+@pytest.mark.parametrize("kept", [0, 50], ids=["all of it", "but for its beginning"])
+def test_a_receipt_that_a_power_cut_has_torn_is_none(site: Site, kill: Kill, kept: int) -> None:
+    site.add(60)
+    assert kill(site, {"tool": "place", "method": "jot", "nth": 2, "moment": "after"}) == -signal.SIGKILL
+    [torn, _] = sorted((site.folder / "shards/_tidegate/windows").glob("*/parts/*.json"))
+    torn.write_bytes(torn.read_bytes()[:kept])
+
+    if kept:  # only whoever reads it finds out
+        with pytest.raises(Conflict, match="have no receipt any more"):
+            site.cycle()
+    site.cycle()
+
+    site.demand_complete()
 
 
 def test_the_share_of_a_worker_that_died_is_taken_over(site: Site, kill: Kill) -> None:

@@ -184,7 +184,7 @@ def test_what_was_left_out_stays_named_when_the_window_is_listed_again(site: Sit
 def test_shards_that_are_taken_away_before_they_count_are_packed_again(site: Site, kill: Kill) -> None:
     """`verify` calls them unreferenced, and a power cut may keep a receipt and not the shard's name."""
     site.add(40)
-    assert kill(site, {"tool": "place", "method": "put_new", "nth": 3, "moment": "after"}) == -9
+    assert kill(site, {"tool": "place", "method": "jot", "nth": 2, "moment": "after"}) == -9
     first, *_ = sorted(_names(site))
     site.place.delete([first])
     with pytest.raises(ArchiveError, match="taken away before they counted") as caught:

@@ -22,7 +22,7 @@ from tidegate.archive.statistics import late_files
 from tidegate.archive.streams import archive_stream, late_stream
 from tidegate.core.errors import ArchiveError, Conflict, LeaseHeld
 
-PACKED = {"tool": "place", "method": "put_new", "nth": 3, "moment": "after"}
+PACKED = {"tool": "place", "method": "jot", "nth": 2, "moment": "after"}
 """After the receipt of the second and last part."""
 COUNTS = {"tool": "store", "method": "write", "event": "extracted"}
 """After the manifest, and before anybody has written down that it is there."""

@@ -48,7 +48,7 @@ def test_a_file_that_a_task_cannot_read_stops_the_window(on_spark: Site) -> None
     on_spark.demand_complete()
 
 
-@pytest.mark.parametrize("method", ["publish", "put_new"])
+@pytest.mark.parametrize("method", ["publish", "jot"])
 def test_a_window_whose_task_is_killed_is_finished_by_the_next_run(on_spark: Site, method: str) -> None:
     on_spark.add(60)
 

@@ -211,11 +211,14 @@ class Cycle:
     def _manifest(self, opened: OpenWindow) -> Manifest:
         receipts = [opened.folder.receipt(part) for part in opened.listing.parts]
         found = [receipt for receipt in receipts if receipt is not None]
-        if len(found) != len(opened.listing.parts) or sum(r.listed for r in found) != opened.listing.rows:
+        gone = len(opened.listing.parts) - len(found)
+        if gone or sum(receipt.listed for receipt in found) != opened.listing.rows:
             # Others have listed it again meanwhile. The next listing counts what has a receipt as it is.
             opened.folder.forget_listing()
             raise Conflict(
-                "the window was listed again while it was packed",
+                f"{gone} parts of the window have no receipt any more"
+                if gone
+                else "the window was listed again while it was packed",
                 where=str(self.stream),
                 hint="run it again: what is packed stays packed",
             )

@@ -58,8 +58,6 @@ class Files:
     def open(self, location: bytes | None) -> OpenFile:
         if location is None:
             raise Unpackable(ProblemKind.UNREADABLE, "the row has no location")
-        if location.startswith(b"/"):
-            return _LocalFile(self._absolute(location))
         scheme, separator, rest = location.partition(b"://")
         if not separator or location.startswith(b"/"):  # a path may hold any bytes
             return _LocalFile(self._absolute(location))

@@ -70,6 +70,13 @@ class ArchivePlace(Protocol):
         """Write a small object unless there is one already; False if there is."""
         ...
 
+    def jot(self, key: str, data: bytes) -> None:
+        """Write a small object unless there is one already, and do not wait until it is durable.
+
+        After a power cut it may be gone or torn: for what can be done again.
+        """
+        ...
+
     def put(self, key: str, data: bytes) -> None:
         """Write a small object in the place of the one there is."""
         ...
@@ -101,8 +108,7 @@ class LocalPlace:
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
-        # On the same file system, so that it can become the object by a new name alone.
-        folder = self.root / "_tidegate" / "scratch"
+        folder = self._scratch
         with problems(str(folder)):
             descriptor, name = _in_folder(folder, lambda: tempfile.mkstemp(prefix=_UNFINISHED, dir=folder))
         file = open(descriptor, "w+b", buffering=1 << 20)  # noqa: PTH123, SIM115 - it is open already
@@ -117,8 +123,7 @@ class LocalPlace:
                 Path(name).unlink()
 
     def sweep(self) -> None:
-        folder = self.root / "_tidegate" / "scratch"
-        for path in folder.glob(f"{_UNFINISHED}*"):
+        for path in self._scratch.glob(f"{_UNFINISHED}*"):
             with suppress(OSError), path.open("rb") as file:  # somebody else may be quicker
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
@@ -147,6 +152,18 @@ class LocalPlace:
         with self.scratch() as file:
             file.write(data)
             return self.publish(key, file)
+
+    def jot(self, key: str, data: bytes) -> None:
+        path, folder = self._path(key), self._scratch
+        beside = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
+        with problems(str(path)):
+            try:
+                with _in_folder(folder, lambda: beside.open("xb", buffering=0)) as file:
+                    file.write(data)
+                with suppress(FileExistsError):
+                    _in_folder(path.parent, lambda: os.link(beside, path))
+            finally:
+                beside.unlink(missing_ok=True)
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -206,6 +223,11 @@ class LocalPlace:
         from tidegate.state.local import LocalStore
 
         return LocalStore(self.root / "_tidegate" / "state")
+
+    @property
+    def _scratch(self) -> Path:
+        """On the same file system, so that a file can become an object by a new name alone."""
+        return self.root / "_tidegate" / "scratch"
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")

@@ -189,13 +189,18 @@ class WindowFolder:
     # --- Parts
 
     def receipt(self, part: str) -> PartReceipt | None:
-        data = self._read(f"parts/{part}.json")
+        """One that a power cut has torn is taken away: its part is packed anew."""
+        try:
+            data = self._read(f"parts/{part}.json")
+        except DamagedRecord:
+            self.forget_receipts([part])
+            return None
         return PartReceipt.from_json(data) if data is not None else None
 
     def receipts(self) -> set[str]:
         """The parts that have a receipt."""
-        keys = (listed.key for listed in self.place.list(f"{self.root}/parts"))
-        return {_part_of(key) for key in keys if key.endswith(".json")}
+        found = self.place.list(f"{self.root}/parts")
+        return {_part_of(listed.key) for listed in found if listed.key.endswith(".json") and listed.bytes}
 
     def forget_receipts(self, parts: Iterable[str]) -> None:
         """Their parts will be packed anew."""
@@ -204,9 +209,9 @@ class WindowFolder:
     def keep_receipt(self, receipt: PartReceipt) -> None:
         """The first receipt of a part counts, and says the same as every other would.
 
-        Its name need not outlast a power cut: the part would be packed again.
+        It need not outlast a power cut: the part would be packed anew.
         """
-        self.place.put_new(f"{self.root}/parts/{receipt.part}.json", seal(receipt.to_json()).encode())
+        self.place.jot(f"{self.root}/parts/{receipt.part}.json", seal(receipt.to_json()).encode())
 
     # --- Problems
 
