@@ -91,6 +91,14 @@ def test_the_lag_in_the_table_wins(site: Site, run: Run) -> None:
     assert "would never move" in run("run").stderr
     site.server.execute("UPDATE des_archive_config SET lag_days = 7, archived_until = 'infinity'")
     assert "is no date that files can have" in run("run").stderr
+    for kind in ("timestamp(0) with time zone", "timestamp"):
+        site.server.execute(
+            "UPDATE des_archive_config SET archived_until = '2024-11-01';"
+            f"ALTER TABLE des_archive_config ALTER archived_until TYPE {kind}"
+        )
+        rounded = run("run")
+        assert rounded.exit_code == 2
+        assert "does not hold every moment" in rounded.stderr
 
 
 def test_a_window_is_told_as_lines_and_as_json(site: Site, run: Run) -> None:

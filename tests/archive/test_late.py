@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,7 +18,8 @@ from tidegate.archive.contract import Share, Tools
 from tidegate.archive.library import open_tools
 from tidegate.archive.mark import Mark
 from tidegate.archive.opening import close_off
-from tidegate.archive.statistics import late_files
+from tidegate.archive.place import LocalPlace
+from tidegate.archive.statistics import late_files, left_out
 from tidegate.archive.streams import archive_stream, late_stream
 from tidegate.core.errors import ArchiveError, Conflict, LeaseHeld
 
@@ -150,9 +151,12 @@ def test_files_that_were_left_out_at_the_beginning_are_not_late(site: Site) -> N
     site.cycle()
     assert any("1 older files are left out" in note for note in site.watching.notes)
     assert site.cycle(late=True).files == 0
+    with open_tools(site.config, command="a test") as tools:
+        assert left_out(tools) == 1
     site.move_mark(START - timedelta(days=30))  # behind the beginning, where nothing was ever passed
     with open_tools(site.config, command="a test") as tools:
         assert list(late_files(tools)) == []
+        assert left_out(tools) == 0
     assert site.cycle(late=True).files == 0
     site.demand_complete()
 
@@ -190,6 +194,26 @@ def test_a_window_given_up_behind_its_manifest_is_not_packed_again(
     assert kill(site, COUNTS) == -signal.SIGKILL
     move(site)
     assert site.cycle().already == 14
+    site.demand_complete()
+
+
+def test_an_adjustment_killed_while_it_clears_the_window_leaves_nothing_stuck(site: Site, kill: Kill) -> None:
+    """The listing must be gone before the files that it names."""
+    site.add(20)
+    assert kill(site, COUNTS) == -signal.SIGKILL
+    child = os.fork()
+    if child == 0:
+
+        def deadly(place: LocalPlace, keys: Iterable[str]) -> None:
+            for key in list(keys)[:2]:
+                place._path(key).unlink()  # noqa: SLF001 - in the middle of it
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        LocalPlace.delete = deadly  # type: ignore[method-assign,assignment]
+        _by_adjust(site)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert site.cycle().files == 20
     site.demand_complete()
 
 

@@ -30,7 +30,12 @@ CREATE TABLE IF NOT EXISTS des_archive_config (
     lag_days INTEGER NOT NULL
 )
 """
-_READ = "SELECT archived_until, lag_days FROM des_archive_config WHERE id = 1"
+_READ = """
+SELECT archived_until, lag_days, format_type(a.atttypid, a.atttypmod) FROM des_archive_config, pg_attribute a
+WHERE id = 1 AND a.attrelid = 'des_archive_config'::regclass AND a.attname = 'archived_until'
+"""
+_EXACT = ("timestamp with time zone", "timestamp(6) with time zone")
+"""Of another type it would not be the moment that was written: rounded, or in a zone that nobody names."""
 _BEGIN = """
 INSERT INTO des_archive_config (id, archived_until, lag_days) VALUES (1, %s, %s) ON CONFLICT (id) DO NOTHING
 """
@@ -72,7 +77,7 @@ class MarkTable:
     def _row(self, session: psycopg.Connection[Any]) -> Any:
         cursor = session.execute(_READ)
         try:
-            return cursor.fetchone()
+            row = cursor.fetchone()
         except psycopg.DataError as error:
             raise ConfigError(
                 f"archived_until is no date that files can have: {error}",
@@ -80,6 +85,13 @@ class MarkTable:
                 hint=f"UPDATE {TABLE} SET archived_until = … WHERE id = 1, with a date that all files "
                 "before it are archived",
             ) from error
+        if row is not None and row[2] not in _EXACT:
+            raise ConfigError(
+                f"archived_until is {row[2]}, which does not hold every moment as it is",
+                where=f"{self.login.where}, {TABLE}",
+                hint=f"ALTER TABLE {TABLE} ALTER archived_until TYPE timestamp with time zone",
+            )
+        return row
 
     def begin(self, mark: Mark) -> Mark:
         """Create the table and its row, unless they are there; the mark that is there counts."""

@@ -137,6 +137,15 @@ def _stored(history: list[Event]) -> int:
     return sum(int(segment["bytes"]) for event in loaded for segment in event.data["segments"])
 
 
+def left_out(tools: Tools) -> int:
+    """Files that are older than the beginning of the archive, so that they are neither archived nor late."""
+    mark = tools.mark.read()
+    if mark is None:
+        return 0
+    window = behind(tools.store, archive_stream(tools.config), mark.archived_until)
+    return tools.table.count(Window(None, window.low)) if window.low is not None else 0
+
+
 def late_files(tools: Tools) -> Iterator[Row]:
     """Files behind the mark that no shard holds: they were inserted, or mended, after it had passed.
 

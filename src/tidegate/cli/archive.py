@@ -163,7 +163,7 @@ def stats(ctx: click.Context, /, *, config_file: Path, late: bool, as_json: bool
 
 
 def _show_late(invocation: Invocation, tools: Tools, *, as_json: bool) -> None:
-    from tidegate.archive.statistics import late_files
+    from tidegate.archive.statistics import late_files, left_out
     from tidegate.observe.figures import counted
 
     found = [
@@ -174,8 +174,9 @@ def _show_late(invocation: Invocation, tools: Tools, *, as_json: bool) -> None:
         }
         for row in late_files(tools)
     ]
+    older = left_out(tools)
     if as_json:
-        print_json({"files_late": len(found), "files": found})
+        print_json({"files_late": len(found), "files_left_out": older, "files": found})
         return
     for row in found:
         invocation.terminal.show(f"{row['created_at']}  {row['uid']}  {row['location']}")
@@ -185,6 +186,9 @@ def _show_late(invocation: Invocation, tools: Tools, *, as_json: bool) -> None:
         )
     else:
         invocation.terminal.say("no late files")
+    if older:
+        said = counted(older, "file")
+        invocation.terminal.say(f"{said} older than the beginning of the archive: left out, and never late")
 
 
 # --- adjust, init ---------------------------------------------------------------------------------------
