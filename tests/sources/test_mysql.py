@@ -403,3 +403,13 @@ def test_what_is_written_as_a_literal_comes_back_as_it_was(
     assert position == Position.of(value)
     assert type(position.values[0]) is type(value)
     assert source.count(relation, (kind,), Window(Position.of(value), None)) == 0
+
+
+def test_a_position_with_half_a_character_is_an_error_in_words(
+    mariadb_database: Server, opened: Opened
+) -> None:
+    mariadb_database.execute("CREATE TABLE things (a varchar(9) CHARACTER SET utf8mb4 PRIMARY KEY)")
+    mariadb_database.execute("INSERT INTO things VALUES (X'61EDA0BD')")
+    source = opened(mariadb_database)
+    with pytest.raises(SourceError, match=r"a text is no UTF-8: b'a\\xed"):
+        source.nth(source.table("things"), ("a",), Window(None, None), 1)

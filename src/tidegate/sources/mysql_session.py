@@ -108,6 +108,10 @@ def errors(login: Login, where: str | None = None) -> Iterator[None]:
         yield
     except pymysql.err.MySQLError as error:
         raise _in_words(login, error, where) from error
+    except UnicodeDecodeError as error:
+        shown = error.object[max(0, error.start - 20) : error.end + 20]
+        hint = "half a character is none: correct the value, or leave such rows out with a filter"
+        raise SourceError(f"a text is no UTF-8: {shown!r}", where=where or login.where, hint=hint) from error
 
 
 def _in_words(login: Login, error: pymysql.err.MySQLError, where: str | None) -> TidegateError:
