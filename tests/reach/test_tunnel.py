@@ -24,6 +24,7 @@ from tests.reach.paths import ALL, path
 from tests.servers import Bastion, Server
 from tidegate.config.connection_models import SshTunnel
 from tidegate.core.errors import ConfigError, ConnectError, TunnelRefused
+from tidegate.reach import tunnel
 from tidegate.reach.login import Login, Tls, login_of, tunnel_of
 from tidegate.reach.tunnel import Tunnel, close_all, for_tasks, near_end
 from tidegate.sources import mysql_session, postgresql_session
@@ -170,8 +171,9 @@ def test_a_bastion_that_cannot_be_reached_may_come_back(bastion: Bastion) -> Non
     "connect", [mysql_session.connect, postgresql_session.connect], ids=["mysql", "postgresql"]
 )
 def test_a_server_that_the_bastion_cannot_reach_is_named(
-    connect: Callable[[Login], object], bastion: Bastion
+    connect: Callable[[Login], object], bastion: Bastion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tunnel, "_COMPLAINT_SECONDS", 60.0)  # a busy machine hears of it later
     login = Login("127.0.0.1", 1, "shop", "me", "secret", tunnel=through(bastion))
     with pytest.raises(ConnectError) as refused:
         connect(login)

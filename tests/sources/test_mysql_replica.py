@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -13,7 +12,7 @@ from tests.sources.conftest import Opened
 from tests.sources.readers.reading import wait_until
 from tests.sources.replicated import mariadb_pair, wait_until_applied
 from tests.sources.test_mysql_ceiling import HYBRID, add, with_orders
-from tests.sources.writing import IMPATIENT, PATIENT, meanwhile, run, writer
+from tests.sources.writing import IMPATIENT, PATIENT, run, soon, writer
 from tidegate.reach.login import login_of
 from tidegate.sources.strain import MySQLPulse
 
@@ -70,12 +69,12 @@ def test_a_replica_with_its_primary_has_applied_what_ended_while_it_was_waited_f
 ) -> None:
     source = opened(replica, shop)
     orders = source.table("orders")
-    slow = ("INSERT INTO orders (note) VALUES ('slow')", "SELECT sleep(0.8)", "COMMIT")
-    with meanwhile(shop, *slow, autocommit=False):
-        time.sleep(0.2)
+    with writer(shop) as late:
+        run(late, "INSERT INTO orders (note) VALUES ('slow')")
         last = add(shop)
         wait_until_applied(shop, replica)
-        assert source.freeze(orders, HYBRID, PATIENT).position == last
+        with soon(late.commit):
+            assert source.freeze(orders, HYBRID, PATIENT).position == last
         assert replica.execute("SELECT count(*) FROM orders WHERE note = 'slow'") == [(1,)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
 
@@ -24,6 +24,17 @@ def writer(server: Server) -> Iterator[Connection]:
 def run(connection: Connection, *statements: str) -> None:
     for statement in statements:
         connection.cursor().execute(statement)
+
+
+@contextmanager
+def soon(act: Callable[[], object]) -> Iterator[None]:
+    """Something that happens by itself a moment after the block has begun, and has happened after it."""
+    timer = threading.Timer(0.5, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
 
 
 @contextmanager
