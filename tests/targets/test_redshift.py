@@ -309,6 +309,24 @@ def test_who_is_not_shown_all_grants_leaves_the_table_where_they_hang(
     assert read_rows(target, "orders", ["id"]) == [("2",), ("3",)]
 
 
+@pytest.mark.parametrize("mode", WriteMode)
+def test_names_may_have_127_bytes(
+    target: RedshiftTarget, postgres_database: Server, stage: S3Stage, mode: WriteMode
+) -> None:
+    """Twice as many as PostgreSQL has: what a table or column is called is asked for and told whole."""
+    table = orders(mode, name=f"{'s' * 120}.{'t' * 127}")
+    schema = schema_of("id", id=Kind.INT64, at=Kind.INT64, **{"c" * 127: Kind.TEXT, "d" * 127: Kind.TEXT})
+    for run in (1, 2):
+        target.prepare(table, schema)
+        staged = stage.segment(schema, [(run, run, "a", "b")], run=run)
+        target.load(table, [staged], generation=1, fence=1)
+    assert target.columns(table.name)[:4] == schema.names
+    rows = (
+        [("2", "2", "a", "b")] if mode is WriteMode.REPLACE else [("1", "1", "a", "b"), ("2", "2", "a", "b")]
+    )
+    assert read_rows(target, table.name, schema.names) == rows
+
+
 def test_a_table_that_a_view_shows_keeps_it_when_it_is_replaced(
     target: RedshiftTarget, postgres_database: Server, stage: S3Stage
 ) -> None:

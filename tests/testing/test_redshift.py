@@ -160,6 +160,25 @@ def test_keys_are_not_enforced_and_lengths_count_bytes(client: Client) -> None:
     ]
 
 
+def test_names_have_127_bytes(client: Client) -> None:
+    """More than PostgreSQL keeps of them: two that begin alike stay two."""
+    table, one, other = "é" * 60 + "t", "c" * 126 + "1", "c" * 126 + "2"
+    client.run(f'CREATE TABLE "{table}" ("{one}" varchar(9), {other} varbyte(9))')
+    client.run("BEGIN")
+    client.run(f"INSERT INTO {table} ({one}) VALUES ('{one[:8]}')")
+    client.run(f'CREATE TABLE beside (LIKE "{table}")')
+    client.run(f"DROP TABLE {table}")
+    client.run(f'ALTER TABLE beside RENAME TO "{table}"')
+    client.run("COMMIT")
+    told = "SELECT c.column_name FROM svv_columns c JOIN svv_tables t ON t.table_name = c.table_name"
+    assert client.run(f"{told} WHERE t.table_name = '{table}' ORDER BY ordinal_position") == [
+        (one,),
+        (other,),
+    ]
+    with pytest.raises(redshift_connector.ProgrammingError, match="longer than 127 bytes"):
+        client.run(f'ALTER TABLE "{table}" ADD COLUMN "{"c" * 128}" bigint')
+
+
 def test_truncate_commits_and_a_length_is_changed_outside_of_transactions_only(client: Client) -> None:
     client.run("CREATE TABLE t (v varchar(2))")
     client.run("BEGIN")

@@ -9,9 +9,10 @@ What it does not imitate: texts that are equal although one ends in more blanks,
 slices, distribution and sort order (their options are checked and forgotten), compressed tables, workload
 management, SERIALIZABLE isolation and its errors (a transaction has a snapshot, as databases with snapshot
 isolation have), SUPER, geometry and sketches, COPY from anything but Parquet, UNLOAD, Spectrum, stored
-procedures, users and IAM (there is one user, and a role is believed), encryption of connections, names
-between 64 and 127 bytes (they are refused, since PostgreSQL would cut them), and functions that Redshift
-has and PostgreSQL has not, but for GETDATE. A statement that it lets through may still fail on Redshift.
+procedures, users and IAM (there is one user, and a role is believed), encryption of connections, names of
+more than 63 bytes in errors and in the headings of results (PostgreSQL has shorter ones for them), and
+functions that Redshift has and PostgreSQL has not, but for GETDATE. A statement that it lets through may
+still fail on Redshift.
 """
 
 from tidegate.testing.redshift.server import Backend, Fault, RedshiftLocal

@@ -9,6 +9,8 @@ from tidegate.testing.redshift.sql import SCHEMA
 _INSTALL = f"""
 CREATE SCHEMA {SCHEMA};
 
+CREATE TABLE {SCHEMA}.long_names (kept name PRIMARY KEY, whole varchar NOT NULL);
+
 CREATE FUNCTION {SCHEMA}.getdate() RETURNS timestamp LANGUAGE sql STABLE AS
 $$ SELECT date_trunc('second', statement_timestamp() AT TIME ZONE current_setting('TimeZone')) $$;
 
@@ -22,56 +24,68 @@ CREATE FUNCTION {SCHEMA}.byte_length(relation oid, number smallint) RETURNS inte
 $$ SELECT max(substring(pg_get_constraintdef(oid) FROM '<= (\\d+)')::integer) FROM pg_constraint
    WHERE conrelid = relation AND conkey = ARRAY[number] AND conname LIKE '\\_rs\\_%' $$;
 
+CREATE VIEW {SCHEMA}.relations AS
+SELECT c.oid AS relation, COALESCE(ns.whole, n.nspname::varchar) AS schema_name,
+  COALESCE(ts.whole, c.relname::varchar) AS table_name,
+  c.relkind, c.relpersistence, c.relowner, c.relrowsecurity,
+  COALESCE(c.relacl, acldefault('r', c.relowner)) AS grants
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN {SCHEMA}.long_names ns ON ns.kept = n.nspname
+LEFT JOIN {SCHEMA}.long_names ts ON ts.kept = c.relname
+WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p');
+
+CREATE VIEW {SCHEMA}.columns AS
+SELECT r.*, a.attnum, COALESCE(cs.whole, a.attname::varchar) AS column_name, a.attnotnull, a.attidentity,
+  a.atttypid, a.atttypmod, a.attacl
+FROM {SCHEMA}.relations r JOIN pg_attribute a ON a.attrelid = r.relation
+LEFT JOIN {SCHEMA}.long_names cs ON cs.kept = a.attname WHERE a.attnum > 0 AND NOT a.attisdropped;
+
 CREATE VIEW {SCHEMA}.svv_columns AS
-SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
-  c.relname::varchar AS table_name, a.attname::varchar AS column_name, a.attnum::integer AS ordinal_position,
+SELECT current_database()::varchar AS table_catalog, a.schema_name AS table_schema, a.table_name,
+  a.column_name, a.attnum::integer AS ordinal_position,
   CASE WHEN a.attidentity <> '' THEN '"identity"' ELSE pg_get_expr(d.adbin, d.adrelid) END::varchar
     AS column_default,
   CASE WHEN a.attnotnull THEN 'NO' ELSE 'YES' END::varchar AS is_nullable,
   CASE WHEN a.atttypid = 'bytea'::regtype THEN 'binary varying' ELSE format_type(a.atttypid, NULL)
   END::varchar AS data_type,
-  CASE WHEN a.atttypid = 'bytea'::regtype THEN COALESCE({SCHEMA}.byte_length(a.attrelid, a.attnum), 64000)
+  CASE WHEN a.atttypid = 'bytea'::regtype THEN COALESCE({SCHEMA}.byte_length(a.relation, a.attnum), 64000)
        WHEN a.atttypid IN ('varchar'::regtype, 'bpchar'::regtype) AND a.atttypmod > 4 THEN a.atttypmod - 4
   END AS character_maximum_length,
   information_schema._pg_numeric_precision(a.atttypid, a.atttypmod)::integer AS numeric_precision,
   information_schema._pg_numeric_scale(a.atttypid, a.atttypmod)::integer AS numeric_scale,
   NULL::varchar AS remarks
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid
-LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND a.attnum > 0 AND NOT a.attisdropped;
+FROM {SCHEMA}.columns a LEFT JOIN pg_attrdef d ON d.adrelid = a.relation AND d.adnum = a.attnum;
 
 CREATE VIEW {SCHEMA}.svv_tables AS
-SELECT current_database()::varchar AS table_catalog, n.nspname::varchar AS table_schema,
-  c.relname::varchar AS table_name,
-  CASE WHEN c.relkind IN ('v', 'm') THEN 'VIEW' WHEN c.relpersistence = 't' THEN 'LOCAL TEMPORARY'
+SELECT current_database()::varchar AS table_catalog, schema_name AS table_schema, table_name,
+  CASE WHEN relkind IN ('v', 'm') THEN 'VIEW' WHEN relpersistence = 't' THEN 'LOCAL TEMPORARY'
        ELSE 'BASE TABLE' END::varchar AS table_type, NULL::varchar AS remarks
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'v', 'm', 'p');
+FROM {SCHEMA}.relations WHERE relkind <> 'f';
 
 CREATE VIEW {SCHEMA}.svv_relation_privileges AS
-SELECT n.nspname::varchar AS namespace_name, c.relname::varchar AS relation_name,
+SELECT r.schema_name AS namespace_name, r.table_name AS relation_name,
   g.privilege_type::varchar AS privilege_type, g.grantee::integer AS identity_id,
   CASE WHEN g.grantee = 0 THEN 'public' ELSE pg_get_userbyid(g.grantee) END::varchar AS identity_name,
   CASE WHEN g.grantee = 0 THEN 'public' ELSE 'user' END::varchar AS identity_type,
   g.is_grantable AS admin_option
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-LATERAL aclexplode(COALESCE(c.relacl, acldefault('r', c.relowner))) g WHERE c.relkind IN ('r', 'v', 'p')
+FROM {SCHEMA}.relations r, LATERAL aclexplode(r.grants) g WHERE r.relkind IN ('r', 'v', 'p')
 AND (current_setting('is_superuser') = 'on' OR g.grantee IN (0, current_user::regrole::oid));
 
 CREATE VIEW {SCHEMA}.svv_column_privileges AS
-SELECT n.nspname::text AS namespace_name, c.relname::text AS relation_name, a.attname::text AS column_name,
-  g.privilege_type::text AS privilege_type, g.grantee::integer AS identity_id,
+SELECT a.schema_name::text AS namespace_name, a.table_name::text AS relation_name,
+  a.column_name::text AS column_name, g.privilege_type::text AS privilege_type,
+  g.grantee::integer AS identity_id,
   CASE WHEN g.grantee = 0 THEN 'public' ELSE pg_get_userbyid(g.grantee) END::text AS identity_name,
   CASE WHEN g.grantee = 0 THEN 'public' ELSE 'user' END::text AS identity_type
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid,
-LATERAL aclexplode(a.attacl) g
+FROM {SCHEMA}.columns a, LATERAL aclexplode(a.attacl) g
 WHERE current_setting('is_superuser') = 'on' OR g.grantee IN (0, current_user::regrole::oid);
 
 CREATE VIEW {SCHEMA}.svv_rls_attached_policy AS
-SELECT n.nspname::text AS relschema, c.relname::text AS relname, 'table'::text AS relkind,
-  p.polname::text AS polname, pg_get_userbyid(c.relowner)::text AS grantor, 'public'::text AS grantee,
-  'role'::text AS granteekind, true AS is_pol_on, c.relrowsecurity AS is_rls_on,
+SELECT r.schema_name::text AS relschema, r.table_name::text AS relname, 'table'::text AS relkind,
+  p.polname::text AS polname, pg_get_userbyid(r.relowner)::text AS grantor, 'public'::text AS grantee,
+  'role'::text AS granteekind, true AS is_pol_on, r.relrowsecurity AS is_rls_on,
   'and'::char(3) AS rls_conjunction_type
-FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+FROM pg_policy p JOIN {SCHEMA}.relations r ON r.relation = p.polrelid
 WHERE current_setting('is_superuser') = 'on';
 
 CREATE VIEW {SCHEMA}.svv_attached_masking_policy AS

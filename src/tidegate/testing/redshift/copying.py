@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidegate.core.errors import StagingError, TidegateError
 from tidegate.s3 import Absent, S3Place
 from tidegate.targets.copy_text import copy_text
-from tidegate.testing.redshift.sql import Refused, Tokens
+from tidegate.testing.redshift.sql import Refused, Tokens, joined
 
 _BATCH_ROWS = 16_384
 _CODECS = frozenset({"SNAPPY", "GZIP", "UNCOMPRESSED"})
@@ -54,7 +54,7 @@ def parse_copy(tokens: Tokens) -> CopyStatement:
     start = next((at for at, token in enumerate(tokens) if token.word == "FROM"), len(tokens))
     if any(token.word == "(" for token in tokens[:start]):
         raise Refused("COPY from Parquet takes no list of columns here", "0A000")
-    table, options = " ".join(token.text for token in tokens[1:start]), tokens[start + 1 :]
+    table, options = joined(tokens[1:start]), tokens[start + 1 :]
     if not options or options[0].kind != "string" or not options[0].text.startswith("'s3://"):
         raise Refused("COPY reads from 's3://…' here", "0A000")
     url, place = _string(options[0].text), 1

@@ -25,7 +25,18 @@ from tidegate.core.errors import ConfigError, ConnectError
 from tidegate.s3 import S3Place
 from tidegate.testing.redshift import catalog, wire
 from tidegate.testing.redshift.copying import CopyColumn, Copying, CopyStatement, LoadError, parse_copy
-from tidegate.testing.redshift.sql import SCHEMA, Refused, leads, statements, tokens_of, translate
+from tidegate.testing.redshift.sql import (
+    CATALOG,
+    SCHEMA,
+    Refused,
+    Tokens,
+    kept,
+    leads,
+    long_names,
+    statements,
+    tokens_of,
+    translate,
+)
 from tidegate.testing.redshift.wire import Line, Message
 
 _ENCRYPT, _ENCRYPT_BY_KERBEROS, _CANCEL = 80877103, 80877104, 80877102
@@ -62,6 +73,7 @@ class RedshiftLocal:
         self._armed: Counter[Fault] = Counter()
         self._turn = threading.Lock()
         self._lines: set[Line] = set()
+        self._long: set[tuple[str, str]] = set()
         stand_in = self
 
         class Handler(socketserver.BaseRequestHandler):
@@ -112,6 +124,15 @@ class RedshiftLocal:
             autocommit=True,
             application_name="redshift-local",
         )
+
+    def remember(self, database: str, names: set[str]) -> None:
+        """Let the views of a database tell these names whole, whatever becomes of the transaction."""
+        for name in sorted(names):
+            if (database, name) not in self._long:
+                statement = f"INSERT INTO {SCHEMA}.long_names VALUES (%s, %s) ON CONFLICT DO NOTHING"
+                with self.connect_backend(database) as beside:
+                    beside.execute(statement.encode(), [kept(name), name])
+                self._long.add((database, name))
 
     def _serve(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -186,6 +207,8 @@ class _Session:
         """Prepared statements that the stand-in does by itself."""
         self._texts: dict[str, str] = {}
         self._portals: dict[str, str] = {}
+        self._of_catalog: set[str] = set()
+        """Prepared statements whose parameters may be names of tables."""
 
     def run(self) -> None:
         statuses = {
@@ -249,12 +272,15 @@ class _Session:
         (name, sql), rest = wire.strings(message.body, 2)
         tokens = tokens_of(sql)
         self._ours.pop(name, None)
+        self._of_catalog.discard(name)
+        if any(token.name in CATALOG for token in tokens):
+            self._of_catalog.add(name)
         self._texts[name] = tokens[0].word if tokens else ""
         if leads(tokens, "COPY"):
             self._ours[name] = parse_copy(tokens)
             self._client.send(Message(b"1"))
             return
-        changed = translate(tokens, in_transaction=self._status == b"T") if tokens else sql
+        changed = self._translated(tokens) if tokens else sql
         self._relay(Message(b"P", wire.text(name, changed) + rest), until=b"1")
 
     def _bind(self, message: Message) -> None:
@@ -262,8 +288,10 @@ class _Session:
         self._portals[portal] = name
         if name in self._ours:
             self._client.send(Message(b"2"))
-        else:
-            self._relay(message, until=b"2")
+            return
+        if name in self._of_catalog:
+            message = Message(b"B", wire.with_texts(message.body, kept))
+        self._relay(message, until=b"2")
 
     def _describe(self, message: Message) -> None:
         name = message.body[1:].rstrip(b"\0").decode()
@@ -333,12 +361,17 @@ class _Session:
                 if leads(tokens, "COPY"):
                     self._copy(parse_copy(tokens))
                 else:
-                    self._ask(translate(tokens, in_transaction=self._status == b"T"), aloud=True)
+                    self._ask(self._translated(tokens), aloud=True)
                     if leads(tokens, "TRUNCATE") and self._status == b"T":
                         self._do("COMMIT")
         except Refused as error:
             self._fail(error)
         self._client.send(Message(b"Z", self._status))
+
+    def _translated(self, tokens: Tokens) -> str:
+        changed = translate(tokens, in_transaction=self._status == b"T")
+        self._stand_in.remember(self._database, long_names(tokens))
+        return changed
 
     # --- What the stand-in does by itself
 

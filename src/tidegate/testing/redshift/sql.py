@@ -7,6 +7,7 @@ The list of what Redshift lacks is from its Database Developer Guide: "Unsupport
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from tidegate.core import reserved
 
 MOST_NAME_BYTES = 127
 _KEPT_NAME_BYTES = 63
-"""What PostgreSQL keeps of a name."""
+"""What PostgreSQL keeps of a name. Longer ones have another name there, and the views tell them by theirs."""
+
+CATALOG = frozenset({"pg_class", "pg_namespace", "pg_tables"})
+"""PostgreSQL's own, which know tables by what they are called there."""
 
 SCHEMA = "_redshift_local"
 """Where the views and functions lie that PostgreSQL does not have."""
@@ -156,9 +160,21 @@ def _demand_length(name: str) -> None:
     size = len(name.encode())
     if size > MOST_NAME_BYTES:
         raise Refused(f'identifier "{name}" is longer than {MOST_NAME_BYTES} bytes', "42622")
-    if size > _KEPT_NAME_BYTES:
-        message = f'the stand-in keeps {_KEPT_NAME_BYTES} bytes of a name, and "{name}" is longer'
-        raise Refused(message, "0A000")
+
+
+def kept(name: str) -> str:
+    """What a table or column of this name is called in PostgreSQL."""
+    data = name.encode()
+    if len(data) <= _KEPT_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _KEPT_NAME_BYTES - len(digest) - 1].decode(errors='ignore')}_{digest}"
+
+
+def long_names(tokens: Tokens) -> set[str]:
+    """Those that have another name in PostgreSQL."""
+    names = {token.name for token in tokens if token.kind in ("word", "quoted")}
+    return {name for name in names if kept(name) != name}
 
 
 # --- Types -----------------------------------------------------------------------
@@ -226,7 +242,7 @@ def column_type(tokens: Sequence[Token], column: str) -> str:
         raise Refused(f"length for type {name.lower()} cannot exceed {most}", "22023")
     if native != "bytea":
         return f"{native}({size})"
-    held = '"' + column.replace('"', '""') + '"'
+    held = _quoted(column)
     check = f"_rs_{size}_{column}"[:60].replace('"', '""')
     return f'bytea CONSTRAINT "{check}" CHECK (octet_length({held}) <= {size})'
 
@@ -249,21 +265,26 @@ def translate(tokens: Tokens, *, in_transaction: bool) -> str:
         raise Refused("VACUUM cannot run inside a transaction block", "25001")
     if (leads(tokens, "SET") or leads(tokens, "SHOW") or leads(tokens, "RESET")) and len(tokens) > 1:
         settings = {"QUERY_GROUP", "WLM_QUERY_SLOT_COUNT", "ENABLE_CASE_SENSITIVE_IDENTIFIER"}
-        return _joined([Token("word", f"redshift.{t.text}") if t.word in settings else t for t in tokens])
-    return _joined(tokens)
+        return joined([Token("word", f"redshift.{t.text}") if t.word in settings else t for t in tokens])
+    return joined(tokens)
 
 
-def _joined(tokens: Sequence[Token]) -> str:
+def joined(tokens: Sequence[Token]) -> str:
+    """The tokens as PostgreSQL's SQL."""
     parts: list[str] = []
     for place, token in enumerate(tokens):
         qualified = place > 0 and tokens[place - 1].word == "."
-        if token.kind == "quoted":
-            parts.append('"' + token.name.replace('"', '""') + '"')
+        if token.kind == "quoted" or (token.kind == "word" and kept(token.name) != token.name):
+            parts.append(_quoted(kept(token.name)))
         elif token.kind == "word" and token.text.lower() in _ELSEWHERE and not qualified:
             parts.append(f"{SCHEMA}.{token.text.lower()}")
         else:
             parts.append(token.text)
     return " ".join(parts)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _split(tokens: Sequence[Token]) -> list[Tokens]:
@@ -293,14 +314,14 @@ def _create_table(tokens: Tokens) -> str:
     if first == len(tokens):
         raise Refused("a table needs columns")
     if tokens[first].word == "AS" or _is_query(tokens, first):
-        return _joined(tokens)
+        return joined(tokens)
     last = _closing(tokens, first)
     columns, keys, parts = _columns(_split(tokens[first + 1 : last]))
     as_query = next((at for at in range(last, len(tokens)) if tokens[at].word == "AS"), len(tokens))
     _demand_attributes(tokens[last + 1 : as_query], columns)
     made = [f"{part} NOT NULL" if name in keys and "NOT NULL" not in part else part for name, part in parts]
-    rest = _joined(tokens[as_query:])
-    return f"{_joined(tokens[:first])} ({', '.join(made)}) {rest}".strip()
+    rest = joined(tokens[as_query:])
+    return f"{joined(tokens[:first])} ({', '.join(made)}) {rest}".strip()
 
 
 def _is_query(tokens: Tokens, bracket: int) -> bool:
@@ -322,7 +343,7 @@ def _columns(parts: list[Tokens]) -> tuple[set[str], set[str], list[tuple[str, s
     for part in parts:
         if leads(part, "LIKE"):
             bare = [token for token in part if token.word not in ("INCLUDING", "EXCLUDING", "DEFAULTS")]
-            made.append(("", f"{_joined(bare)} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY"))
+            made.append(("", f"{joined(bare)} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING IDENTITY"))
         elif part and part[0].word in _KEYS:
             if "PRIMARY" in [token.word for token in part]:
                 keys |= {
@@ -346,8 +367,8 @@ def _column(part: Tokens) -> tuple[str, str]:
     if name in reserved.REDSHIFT_COLUMNS:
         raise Refused(f'column name "{name}" conflicts with a system column name', "42701")
     cut = next((at for at in range(1, len(part)) if part[at].word in _ATTRIBUTES), len(part))
-    kind = column_type(part[1:cut], name)
-    return name, f'"{name.replace(chr(34), chr(34) * 2)}" {kind}{_attributes(part[cut:])}'
+    kind = column_type(part[1:cut], kept(name))
+    return name, f"{_quoted(kept(name))} {kind}{_attributes(part[cut:])}"
 
 
 def _attributes(tokens: Tokens) -> str:
@@ -395,14 +416,14 @@ def _alter_table(tokens: Tokens, *, in_transaction: bool) -> str:
             raise Refused(
                 f'ALTER TABLE ADD COLUMN defined as NOT NULL must have a non-null default: "{name}"'
             )
-        return f"{_joined(tokens[: words.index('ADD')])} ADD COLUMN {definition}"
+        return f"{joined(tokens[: words.index('ADD')])} ADD COLUMN {definition}"
     if "ALTER" in words[1:] and "TYPE" in words:
         if in_transaction:
             raise Refused("ALTER TABLE ALTER COLUMN cannot run inside a transaction block", "25001")
         kind = tokens[words.index("TYPE") + 1 :]
         if not column_type(kind, "").startswith("varchar"):
             raise Refused("cannot alter type of a column, but for the length of a VARCHAR", "0A000")
-        return f"{_joined(tokens[: words.index('TYPE')])} TYPE {column_type(kind, '')}"
+        return f"{joined(tokens[: words.index('TYPE')])} TYPE {column_type(kind, '')}"
     if "ADD" in words:
         return "SELECT 1 WHERE false"  # a key that nobody enforces
-    return _joined(tokens)
+    return joined(tokens)

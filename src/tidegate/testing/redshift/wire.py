@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.core.errors import ConnectError
@@ -89,6 +89,24 @@ def cells(message: Message) -> list[str | None]:
         found.append(None if size < 0 else message.body[place : place + size].decode())
         place += max(size, 0)
     return found
+
+
+def with_texts(body: bytes, changed: Callable[[str], str]) -> bytes:
+    """The body of a Bind message with its text parameters changed; its two names come first."""
+    _, rest = strings(body, 2)
+    (formats,) = struct.unpack_from("!h", rest)
+    place = 2 + 2 * formats
+    (count,) = struct.unpack_from("!h", rest, place)
+    place += 2
+    made = [body[: len(body) - len(rest)] + rest[:place]]
+    for _ in range(count):
+        (size,) = struct.unpack_from("!i", rest, place)
+        place += 4
+        value = rest[place : place + max(size, 0)]
+        place += max(size, 0)
+        text = changed(value.decode()).encode() if size > 0 else value
+        made.append(struct.pack("!i", len(text) if size > 0 else size) + text)
+    return b"".join([*made, rest[place:]])
 
 
 def strings(body: bytes, count: int) -> tuple[Sequence[str], bytes]:
