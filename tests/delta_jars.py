@@ -1,16 +1,16 @@
-"""What Spark needs for Delta tables: fetched once by Ivy, and kept in the user's cache."""
+"""What Spark needs for Delta tables, on disk and on S3: fetched once by Ivy, and kept in the user's cache."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.built import cache
+from tidegate.spark import s3a
 from tidegate.spark.delta import BROUGHT_BY_SPARK, CATALOG, EXTENSION, PACKAGE
-
-_VERSION = PACKAGE.rpartition(":")[2]
 
 
 def delta_conf() -> dict[str, str]:
@@ -24,23 +24,28 @@ def delta_conf() -> dict[str, str]:
 
 
 def jars() -> list[Path]:
-    """The jars. Of several processes one fetches them, and the others wait for it."""
-    home = cache() / f"delta-spark-{_VERSION}"
+    return [*_jars([PACKAGE], BROUGHT_BY_SPARK), *_jars([s3a.PACKAGE, *s3a.PARTS], s3a.LEFT_OUT)]
+
+
+def _jars(packages: Sequence[str], left_out: Sequence[str]) -> list[Path]:
+    """The jars of packages. Of several processes one fetches them, and the others wait for it."""
+    _, name, version = packages[0].split(":")
+    home = cache() / f"{name.partition('_')[0]}-{version}"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "complete").exists():
-            _fetch(home)
+            _fetch(home, packages, left_out)
             (home / "complete").touch()
     return sorted((home / "jars").glob("*.jar"))
 
 
-def _fetch(home: Path) -> None:
+def _fetch(home: Path, packages: Sequence[str], left_out: Sequence[str]) -> None:
     """Let spark-submit fetch what it is asked for; there is nothing for it to run afterwards."""
     import pyspark
 
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    options = ["--packages", PACKAGE, "--exclude-packages", ",".join(BROUGHT_BY_SPARK)]
+    options = ["--packages", ",".join(packages), "--exclude-packages", ",".join(left_out)]
     done = subprocess.run(
         [submit, "--conf", f"spark.jars.ivy={home}", *options, "--class", "nothing.ToRun", "spark-internal"],
         env={**os.environ, "SPARK_HOME": str(submit.parents[1])},
@@ -49,7 +54,8 @@ def _fetch(home: Path) -> None:
         check=False,
         timeout=600,
     )
-    assert list((home / "jars").glob("*delta-spark*.jar")), done.stdout + done.stderr
+    wanted = packages[0].split(":")[1]
+    assert list((home / "jars").glob(f"*{wanted}*.jar")), done.stdout + done.stderr
 
 
 if __name__ == "__main__":

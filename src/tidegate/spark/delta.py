@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tidegate.core.errors import ConnectError
+from tidegate.spark import s3a
 from tidegate.spark.session import SparkSettings
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ BROUGHT_BY_SPARK = (
 
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 _EXTENSIONS = "spark.sql.extensions"
-_JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_CATALOG = "spark.sql.catalog.spark_catalog"
+_PACKAGES, _EXCLUDES = "spark.jars.packages", "spark.jars.excludes"
+_JARS = ("spark.jars", _PACKAGES, "spark.driver.extraClassPath")
 
 
 def with_delta(settings: SparkSettings) -> SparkSettings:
@@ -47,7 +50,7 @@ def with_delta(settings: SparkSettings) -> SparkSettings:
     """
     if settings.remote is not None:
         return settings
-    conf = {**_small(settings), **_packages(settings.conf), **settings.conf, **_extended(settings.conf)}
+    conf = {**_small(settings), **settings.conf, **_extended(settings.conf), **_fetched(settings.conf)}
     return replace(settings, conf=conf)
 
 
@@ -56,23 +59,34 @@ def _small(settings: SparkSettings) -> dict[str, str]:
     return {"spark.databricks.delta.snapshotPartitions": str(settings.cores)} if settings.cores else {}
 
 
-def _packages(conf: Mapping[str, str]) -> dict[str, str]:
-    if any("delta-spark" in conf.get(name, "") for name in _JARS):
-        return {}
-    return {"spark.jars.excludes": ",".join(BROUGHT_BY_SPARK)}
-
-
 def _extended(conf: Mapping[str, str]) -> dict[str, str]:
-    extended = {_EXTENSIONS: _added(conf.get(_EXTENSIONS), EXTENSION)}
-    extended["spark.sql.catalog.spark_catalog"] = conf.get("spark.sql.catalog.spark_catalog", CATALOG)
-    if _packages(conf):
-        extended["spark.jars.packages"] = _added(conf.get("spark.jars.packages"), PACKAGE)
-    return extended
+    return {
+        _EXTENSIONS: _added(conf.get(_EXTENSIONS), EXTENSION),
+        _CATALOG: conf.get(_CATALOG, CATALOG),
+    }
 
 
-def _added(listed: str | None, item: str) -> str:
-    names = [name for name in (listed or "").split(",") if name]
-    return ",".join(names if item in names else [*names, item])
+def _fetched(conf: Mapping[str, str]) -> dict[str, str]:
+    """Packages that Ivy is to fetch, and what of all they ask for it is to leave out."""
+    packages: list[str] = []
+    left_out: list[str] = []
+    if not any("delta-spark" in conf.get(name, "") for name in _JARS):
+        packages.append(PACKAGE)
+        left_out += BROUGHT_BY_SPARK
+    if s3a.lacks_parts(conf.get(_PACKAGES, "").split(",")):
+        packages += s3a.PARTS
+        left_out += s3a.LEFT_OUT
+    if not packages:
+        return {}
+    return {
+        _PACKAGES: _added(conf.get(_PACKAGES), *packages),
+        _EXCLUDES: _added(conf.get(_EXCLUDES), *left_out),
+    }
+
+
+def _added(listed: str | None, *items: str) -> str:
+    names = [name.strip() for name in (listed or "").split(",")]
+    return ",".join(dict.fromkeys(name for name in (*names, *items) if name))
 
 
 def apart(session: SparkSession) -> SparkSession:
