@@ -114,6 +114,22 @@ def test_one_that_died_says_nothing_and_is_started_again(
     assert start(sync, "a", tmp_path).wait(0.02).exit_code == 0
 
 
+def test_those_that_ended_long_ago_are_forgotten(tmp_path: Path, sync: Sync) -> None:
+    kept = tmp_path / "executions"
+    (tmp_path / "go").write_text("1")
+    old, recent = start(sync, "old", kept), start(sync, "recent", kept)
+    for execution in (old, recent):
+        execution.wait(0.02)
+    os.utime(old.folder / "exit", (0, 0))
+    (kept / "mine").mkdir()  # somebody else's
+    start(sync, "new", kept).wait(0.02)
+    assert not old.folder.exists()
+    assert recent.outcome() is not None
+    assert (kept / "mine").exists()
+    os.utime(recent.folder / "exit", (0, 0))
+    assert start(sync, "recent", kept).wait(0.02).exit_code == 1  # begun anew, like any that failed
+
+
 def test_one_that_is_stopped_is_asked_to_end(tmp_path: Path, sync: Sync) -> None:
     execution = start(sync, "a", tmp_path)
     until(lambda: "syncing" in said(execution))

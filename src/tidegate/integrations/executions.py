@@ -19,11 +19,13 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -32,6 +34,8 @@ from typing import Any
 BEAT_SECONDS = 5.0
 DEAD_AFTER_SECONDS = 60.0
 """Without a sign of life for so long, an execution is taken to have died."""
+KEPT_SECONDS = 30 * 86_400.0
+"""How long an execution that has ended is remembered: no scheduler tries again after that."""
 _LONGEST_NAME = 100
 
 
@@ -105,10 +109,10 @@ class Execution:
     def alive(self) -> bool:
         """Whether it runs, as far as its signs of life tell."""
         try:
-            beat = (self.folder / "alive").stat().st_mtime
+            age = _age(self.folder / "alive")
         except FileNotFoundError:
             return False
-        return not self.ended and time.time() - beat < DEAD_AFTER_SECONDS
+        return not self.ended and age < DEAD_AFTER_SECONDS
 
     def outcome(self) -> Outcome | None:
         """How it ended; None as long as it runs."""
@@ -145,6 +149,7 @@ def start(sync: Sync, execution_id: str, executions: Path | str) -> Execution:
     done = execution.ended and _text(execution.folder / "exit") == "0" and not told
     if done or execution.alive:
         return execution
+    _forget_old(Path(executions))
     execution.folder.mkdir(parents=True, exist_ok=True)
     for name in ("exit", "told", "result.json", "alive"):
         (execution.folder / name).unlink(missing_ok=True)
@@ -155,6 +160,18 @@ def start(sync: Sync, execution_id: str, executions: Path | str) -> Execution:
     command = {"execution_id": execution_id, "pid": pid, "host": os.uname().nodename, **asdict(sync)}
     _write(execution.folder / "command.json", json.dumps(command, indent=2))
     return execution
+
+
+def _forget_old(executions: Path) -> None:
+    """Every run of a schedule is an execution of its own, so they would become ever more."""
+    for ended in executions.glob("*/exit"):
+        with suppress(FileNotFoundError):  # another one forgets it at this moment
+            if (ended.parent / "command.json").exists() and _age(ended) > KEPT_SECONDS:
+                shutil.rmtree(ended.parent, ignore_errors=True)
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
 
 
 def folder_name(execution_id: str) -> str:
