@@ -81,6 +81,25 @@ def test_a_file_whose_date_is_put_back_after_writing_has_changed(
     assert _kind(path) is ProblemKind.CHANGED
 
 
+def test_a_file_that_is_being_written_to_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write sets the date when it begins: it may go on until after the last look."""
+    path, waited = tmp_path / "file", list[float]()
+    path.write_bytes(b"a" * 700)
+
+    def going_on(seconds: float) -> None:
+        waited.append(seconds)
+        path.write_bytes(b"b" * 700)
+
+    monkeypatch.setattr("time.sleep", going_on)
+    with pytest.raises(Unpackable, match="being written to"):
+        _read(path)
+    assert len(waited) == 1
+    monkeypatch.undo()
+    assert _read(path) == b"b" * 700
+
+
 @sizes
 def test_a_file_that_is_taken_away_while_it_is_read_was_read_whole(
     tmp_path: Path, size: int, meanwhile: Meanwhile

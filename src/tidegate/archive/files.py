@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -98,6 +99,8 @@ def _path_of(rest: bytes) -> bytes:
     return unquote_to_bytes(slash + path)
 
 
+_REST_NS = 100_000_000
+"""Longer than a tick of the slowest clock of a kernel, and than a call of `write` usually takes."""
 _NOT_ITS_OWN = frozenset(
     {
         errno.EMFILE,
@@ -130,6 +133,27 @@ def _failed(error: OSError, path: bytes) -> Unpackable | ArchiveError:
     return Unpackable(ProblemKind.MISSING if gone else ProblemKind.UNREADABLE, said)
 
 
+def _at_rest(descriptor: int) -> os.stat_result:
+    """What is known of a file that nobody seems to be writing to.
+
+    A write gives a file its date when it begins, and dates go by ticks: what was written to a moment ago may
+    change while it is read and have the same date in the end.
+    """
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise Unpackable(ProblemKind.UNREADABLE, "it is not a regular file")
+    if _just_written(found):
+        time.sleep(_REST_NS / 1e9)
+        found = os.fstat(descriptor)
+        if _just_written(found):
+            raise Unpackable(ProblemKind.CHANGED, "it is being written to")
+    return found
+
+
+def _just_written(found: os.stat_result) -> bool:
+    return 0 <= time.time_ns() - found.st_ctime_ns < _REST_NS
+
+
 class _LocalFile:
     def __init__(self, path: bytes) -> None:
         self._path = path
@@ -138,11 +162,12 @@ class _LocalFile:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise _failed(error, path) from error
-        self._before = os.fstat(self._descriptor)
-        self.size = self._before.st_size
-        if not stat.S_ISREG(self._before.st_mode):
+        try:
+            self._before = _at_rest(self._descriptor)
+        except BaseException:
             os.close(self._descriptor)
-            raise Unpackable(ProblemKind.UNREADABLE, "it is not a regular file")
+            raise
+        self.size = self._before.st_size
 
     def __enter__(self) -> _LocalFile:
         return self
