@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from tidegate.core import mappings
@@ -78,7 +79,8 @@ def without_halves(name: str) -> str:
 
 
 def may_be_halved(column: Column) -> bool:
-    return column.native.partition("(")[0].lower() in _TEXTS and not column.charset
+    word = re.split(r"[ (]", column.native.lower(), maxsplit=1)[0]  # of `text /*M!100301 COMPRESSED*/`, too
+    return word in _TEXTS and not column.charset
 
 
 def with_sign(name: str, wrong: str | None = None) -> str:
