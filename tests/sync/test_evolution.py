@@ -87,6 +87,7 @@ MYSQL_ALTERED = {
         *(("INT", "MEDIUMINT"), ("INT UNSIGNED", "MEDIUMINT UNSIGNED"), ("BIT(9)", "BIT(3)")),
         *(("DECIMAL(65,30)", "DECIMAL(65,2)"), ("DECIMAL(9,2)", "DECIMAL(9,2) UNSIGNED")),
         *(("TIME(6)", "TIME"), ("ENUM('a','b')", "ENUM('a')"), ("VARBINARY(99)", "VARBINARY(9)")),
+        *(("VARBINARY(4)", "BINARY(4)"), ("VARCHAR(4)", "CHAR(9)"), ("SET('a','b')", "SET('b','a')")),
     ],
     "other": [("VARCHAR(9)", "ENUM('a')"), ("POINT", "BLOB")],
     "none": [("INT(5)", "INT(11)"), ("DATETIME(6)", "DATETIME(6)"), ("BINARY(4)", "VARBINARY(4)")],
@@ -99,12 +100,13 @@ POSTGRES_ALTERED = {
     "less": [
         *(("numeric(50,5)", "numeric(50,2)"), ("interval", "interval(0)"), ("timetz", "timetz(3)")),
         *(("bit varying", "bit varying(3)"), ("numeric[]", "numeric(9,2)[]")),
+        *(("bit(5)", "bit(8)"), ("varchar(9)", "char(9)"), ("text", "name")),
     ],
     "other": [
         *(("interval", "text"), ("integer[]", "text[]"), ("text", "xml"), ("text", "mood")),
         *(("numeric(38,2)", "numeric(40,4)"), ("numeric(9,2)", "numeric")),
     ],
-    "none": [("varchar", "text"), ("text", "name")],
+    "none": [("varchar", "text"), ("name", "text")],
 }
 
 

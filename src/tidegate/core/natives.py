@@ -21,6 +21,13 @@ PLAIN_TEXTS = frozenset(
 PLAIN_BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bytea"})
 """Types that are nothing but text, or bytes; their length travels with the column."""
 
+_TRIMMED = frozenset({"char", "character", "bpchar"})
+"""Texts that lose the blanks at their ends."""
+_CUT = "name"
+"""A text of PostgreSQL that keeps 63 bytes of what is put into it."""
+_FILLED = "binary"
+"""Bytes that MySQL fills up with zeros to the length of the column."""
+
 _ONE_TEXT = frozenset({"numeric", "bit", "bit varying", "macaddr", "macaddr8"})
 """Types whose values PostgreSQL writes in one way only, whatever is set: a column of text holds the same."""
 
@@ -84,7 +91,7 @@ def relation(source: str, before: str, after: str) -> Relation:
     if families <= _INTEGERS.keys():
         return _ordered(_INTEGERS[old.family], _INTEGERS[new.family])
     if families <= PLAIN_TEXTS or families <= PLAIN_BYTES:
-        return Relation.SAME
+        return Relation.SAME if _keeps_values(old, new) else Relation.NARROWER
     if old.family != new.family:
         return Relation.WIDER if new.family == "geometry" else Relation.OTHER
     return _of_sizes(source, old, new)
@@ -106,9 +113,20 @@ def is_wide_decimal(native: str) -> bool:
     return declared.family in ("numeric", "decimal") and MOST_DIGITS < digits < float("inf")
 
 
+def _keeps_values(old: _Native, new: _Native) -> bool:
+    """Whether texts or bytes are the same after they have moved into a column of another declaration."""
+    if new.family == _FILLED:
+        return (old.family, old.sizes) == (new.family, new.sizes)
+    if new.family in _TRIMMED:
+        return old.family in _TRIMMED
+    return new.family != _CUT or old.family == _CUT
+
+
 def _of_labels(old: _Native, new: _Native) -> Relation:
     if new.family != old.family:
         return Relation.OTHER
+    if old.family == "set" and [label for label in new.labels if label in old.labels] != list(old.labels):
+        return Relation.NARROWER  # its text has its labels in the order of the declaration
     if set(old.labels) == set(new.labels):
         return Relation.SAME
     return Relation.WIDER if set(old.labels) < set(new.labels) else Relation.NARROWER
@@ -127,6 +145,8 @@ def _of_sizes(source: str, old: _Native, new: _Native) -> Relation:
         return Relation.SAME
     if element in _OF_DIGITS:
         return _of_digits(old, new)
+    if source == "postgresql" and element == "bit":
+        return Relation.NARROWER  # it has just as many as are declared
     without = _without_sizes(source, element)
     return _ordered(old.sizes[0] if old.sizes else without, new.sizes[0] if new.sizes else without)
 
