@@ -36,8 +36,10 @@ def said(error: Exception, session: LazySession) -> BaseException:
     return in_words(error, session, SourceError, where="shop/orders", again="the last proved chunk")
 
 
-def test_what_a_task_complained_of_is_said() -> None:
-    found = said(RuntimeError(REPORT.format("OSError: no more rows today")), LazySession(SparkSettings()))
+@pytest.mark.parametrize("report", [REPORT, "[PYTHON_EXCEPTION] Traceback: {}\n SQLSTATE: 38000"])
+def test_what_a_task_complained_of_is_said(report: str) -> None:
+    complaint = report.format("\nOSError: no more rows today")
+    found = said(RuntimeError(complaint), LazySession(SparkSettings()))
     assert isinstance(found, SourceError)
     assert found.message == "a Spark task failed: OSError: no more rows today"
     assert str(found.hint).startswith("run it again to go on from the last proved chunk")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tidegate.core.errors import TidegateError
 from tidegate.spark.session import LazySession
 
+_AROUND_IT = ("File", "at ", "Traceback", "SQLSTATE")
+"""How lines begin that say where it happened, and the code that Spark Connect puts behind all of them."""
+
 
 def in_words(
     error: BaseException, session: LazySession, kind: type[TidegateError], *, where: str | None, again: str
@@ -20,7 +23,7 @@ def in_words(
         return lost
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     absent = [line for line in lines if line.startswith("ModuleNotFoundError:")]
-    python = [line for line in lines if ":" in line and not line.startswith(("File", "at ", "Traceback"))]
+    python = [line for line in lines if ":" in line and not line.startswith(_AROUND_IT)]
     return kind(
         f"a Spark task failed: {(absent or python or lines or [type(error).__name__])[-1]}",
         where=where,
