@@ -45,7 +45,7 @@ def sums(values: Sequence[bytes]) -> pa.Array:
 
 def datetimes(column: pa.Array) -> list[datetime]:
     """What `to_pylist` would give of moments, in an eighth of the time."""
-    return [_EPOCH + timedelta(microseconds=number) for number in column.cast(pa.int64()).to_pylist()]
+    return [_EPOCH + timedelta(microseconds=number) for number in column.view(pa.int64()).to_pylist()]
 
 
 def _fixed(kind: pa.DataType, data: array[int]) -> pa.Array:

@@ -20,7 +20,6 @@ from itertools import chain, groupby, islice
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.archive import columns
@@ -127,6 +126,8 @@ def demand_index(place: ArchivePlace) -> None:
 
 
 def _matching(file: pq.ParquetFile, group: int, wanted: pa.Array) -> Iterator[Pair]:
+    import pyarrow.compute as pc  # an archive that is new has no need of it
+
     marks = file.read_row_group(group, columns=["fingerprint"]).column(0)
     hits = pc.is_in(marks, value_set=wanted)
     if not pc.any(hits).as_py():

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidegate.archive.place import problems
 from tidegate.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from http.server import BaseHTTPRequestHandler
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -82,6 +85,8 @@ def write_textfile(path: Path, figures: Figures) -> None:
 @contextmanager
 def serving(figures: Figures, host: str, port: int) -> Iterator[str]:
     """Serve `/metrics` and `/healthz` as long as this lasts; the address is given back."""
+    from http.server import ThreadingHTTPServer
+
     try:
         server = ThreadingHTTPServer((host, port), _handler(figures))
     except (OSError, OverflowError) as error:
@@ -101,6 +106,8 @@ def serving(figures: Figures, host: str, port: int) -> Iterator[str]:
 
 
 def _handler(figures: Figures) -> type[BaseHTTPRequestHandler]:
+    from http.server import BaseHTTPRequestHandler
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             match self.path.partition("?")[0]:

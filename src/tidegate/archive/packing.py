@@ -143,20 +143,18 @@ class _Part:
         self._work.folder.keep_problems(self._part, self._problems)
         if self._stopped:
             return _known(None)
-        self._output.roll()
-        return self._keeping.begin(self._kept)
+        return self._keeping.begin(self._kept, self._output.finish())
 
     def _kept(self) -> PartReceipt | None:
         """The receipt, once all shards lie in their places."""
         receipt = self._receipt()
         if not receipt.whole or receipt.listed != self._work.listing.parts[self._part]:
             raise InvariantBroken(f"part {self._part} of the window does not add up: {receipt}")
-        self._work.folder.keep_receipt(receipt)
-        return self._work.folder.receipt(self._part)
+        return self._work.folder.keep_receipt(receipt)
 
     def _receipt(self) -> PartReceipt:
         output = self._output
-        shards = tuple(shard.result() for shard in output.shards)
+        shards = tuple(output.published())
         return PartReceipt(self._part, shards, packed=output.packed, bytes=output.read, **self._counts)
 
     # --- One file
@@ -287,55 +285,72 @@ class _Output:
     part: str
     keeping: Keeping
     stack: ExitStack
-    shards: list[Future[ShardRecord]] = field(default_factory=list)
     packed: int = 0
     read: int = 0
+    _shards: list[Future[ShardRecord]] = field(default_factory=list)
+    _last: Callable[[], ShardRecord] | None = None
+    """Publishes the last shard, which is most often the only one: together with the receipt."""
     _file: BinaryIO | None = None
     _writer: ShardWriter | None = None
 
     def add(self, row: Row, packed: Packed) -> None:
         self._room_for(len(packed.data)).add(row.origin, packed)
-        self._count(len(packed.content))
+        self.packed += 1
+        self.read += len(packed.content)
 
     def add_stream(self, row: Row, file: OpenFile) -> bytes:
         sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
-        self._count(file.size)
+        self.packed += 1
+        self.read += file.size
         return sha256
 
     @property
     def _where(self) -> str:
         return self.work.place.where(f"part {self.part}")
 
-    def _count(self, size: int) -> None:
-        self.packed += 1
-        self.read += size
-
     def _room_for(self, length: int) -> ShardWriter:
         """The shard that takes so many bytes more: a new one, if the last would become too large."""
-        if self._writer is not None and self._writer.entries:
-            too_large = self._writer.length + length > self.work.max_bytes
-            if too_large or self._writer.entries >= MOST_ENTRIES:
-                self.roll()
+        writer = self._writer
+        if writer is not None and writer.entries:
+            too_large = writer.length + length > self.work.max_bytes
+            if not too_large and writer.entries < MOST_ENTRIES:
+                return writer
+            self.roll()
         if self._writer is None:
             self._file = self.stack.enter_context(self.work.place.scratch())
             self._writer = ShardWriter(self._file, max_bytes=self.work.max_bytes, level=self.work.level)
         return self._writer
 
     def roll(self) -> None:
-        """Finish the open shard: write its end, see that it can be read, and only then give it its name."""
+        """Finish the open shard, and let it be published while the next is packed."""
+        publishing = self._finished()
+        if publishing is not None:
+            self._shards.append(self.keeping.begin(publishing, self.stack.pop_all()))
+        self._forget()
+
+    def finish(self) -> ExitStack:
+        """Finish the last shard; `published` needs what is returned."""
+        self._last = self._finished()
+        return self.stack.pop_all()
+
+    def published(self) -> Iterator[ShardRecord]:
+        """All shards, as soon as they lie in their places."""
+        yield from (shard.result() for shard in self._shards)
+        if self._last is not None:
+            yield self._last()
+
+    def _finished(self) -> Callable[[], ShardRecord] | None:
+        """What publishes the open shard: its end is written, and it was seen that it can be read."""
         if self._writer is None or self._file is None:
-            return
+            return None
         if not self._writer.entries:  # its only file could not be read to its end
-            self._forget()
-            return
+            return None
         written = self._writer.finish()
         if not Shard(FileBytes(self._file, self._where)).index().equals(written.index):
             raise DamagedShard("its index is not what was written", where=self._where)
-        key = shard_key(self.work.high, self.part, len(self.shards) + 1, written.sha256)
+        key = shard_key(self.work.high, self.part, len(self._shards) + 1, written.sha256)
         record = ShardRecord(key, written.sha256, written.bytes, written.index.num_rows)
-        publishing = partial(self._published, record, self._file)
-        self.shards.append(self.keeping.begin(publishing, self.stack.pop_all()))
-        self._forget()
+        return partial(self._published, record, self._file)
 
     def _published(self, record: ShardRecord, file: BinaryIO) -> ShardRecord:
         if not self.work.place.publish(record.key, file):

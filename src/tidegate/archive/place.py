@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 
@@ -32,6 +32,8 @@ _T = TypeVar("_T")
 _UNFINISHED = ".unfinished-"
 _UMASK = threading.Lock()
 _SYNCED_AT_ONCE = 8
+_BUFFER = 64 << 10
+"""For those who write in small pieces."""
 _ABANDONED_SECONDS = 3600.0
 """A file that nobody holds for so long is nobody's, even if its lock cannot be seen from here."""
 
@@ -70,8 +72,8 @@ class ArchivePlace(Protocol):
         """Write a small object unless there is one already; False if there is."""
         ...
 
-    def jot(self, key: str, data: bytes) -> None:
-        """Write a small object unless there is one already, and do not wait until it is durable.
+    def jot(self, key: str, data: bytes) -> bool:
+        """Like `put_new`, but do not wait until it is durable.
 
         After a power cut it may be gone or torn: for what can be done again.
         """
@@ -111,7 +113,7 @@ class LocalPlace:
         folder = self._scratch
         with problems(str(folder)):
             descriptor, name = _in_folder(folder, lambda: tempfile.mkstemp(prefix=_UNFINISHED, dir=folder))
-        file = open(descriptor, "w+b", buffering=1 << 20)  # noqa: PTH123, SIM115 - it is open already
+        file = open(descriptor, "w+b", buffering=_BUFFER)  # noqa: PTH123, SIM115 - it is open already
         try:
             with problems(str(folder)):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as it is held, its writer lives
@@ -153,17 +155,19 @@ class LocalPlace:
             file.write(data)
             return self.publish(key, file)
 
-    def jot(self, key: str, data: bytes) -> None:
+    def jot(self, key: str, data: bytes) -> bool:
         path, folder = self._path(key), self._scratch
         beside = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
         with problems(str(path)):
             try:
                 with _in_folder(folder, lambda: beside.open("xb", buffering=0)) as file:
                     file.write(data)
-                with suppress(FileExistsError):
-                    _in_folder(path.parent, lambda: os.link(beside, path))
+                _in_folder(path.parent, lambda: os.link(beside, path))
+            except FileExistsError:
+                return False
             finally:
                 beside.unlink(missing_ok=True)
+        return True
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -217,14 +221,14 @@ class LocalPlace:
             _prune(path.parent, self.root)
 
     def where(self, key: str) -> str:
-        return str(self._path(key))
+        return f"{self.root}/{key}"
 
     def store(self) -> Store:
         from tidegate.state.local import LocalStore
 
         return LocalStore(self.root / "_tidegate" / "state")
 
-    @property
+    @cached_property
     def _scratch(self) -> Path:
         """On the same file system, so that a file can become an object by a new name alone."""
         return self.root / "_tidegate" / "scratch"

@@ -38,9 +38,9 @@ class ProvenFile:
         self._digest = hashlib.sha256()
         self._in_order = True
 
-    def append(self, data: bytes) -> None:
-        self._waiting.append(data)
-        self._waiting_bytes += len(data)
+    def append(self, *pieces: bytes) -> None:
+        self._waiting += pieces
+        self._waiting_bytes += sum(map(len, pieces))
         if self._waiting_bytes >= _AT_ONCE:
             self.settle()
 

@@ -206,12 +206,14 @@ class WindowFolder:
         """Their parts will be packed anew."""
         self.place.delete([f"{self.root}/parts/{part}.json" for part in parts])
 
-    def keep_receipt(self, receipt: PartReceipt) -> None:
-        """The first receipt of a part counts, and says the same as every other would.
+    def keep_receipt(self, receipt: PartReceipt) -> PartReceipt | None:
+        """The receipt that counts: the first one of a part, which says the same as every other would.
 
         It need not outlast a power cut: the part would be packed anew.
         """
-        self.place.jot(f"{self.root}/parts/{receipt.part}.json", seal(receipt.to_json()).encode())
+        key = f"{self.root}/parts/{receipt.part}.json"
+        written = self.place.jot(key, seal(receipt.to_json()).encode())
+        return receipt if written else self.receipt(receipt.part)
 
     # --- Problems
 

@@ -48,8 +48,8 @@ class S3ArchivePlace:
     def put_new(self, key: str, data: bytes) -> bool:
         return self._send(key, iter([data]))
 
-    def jot(self, key: str, data: bytes) -> None:
-        self.put_new(key, data)
+    def jot(self, key: str, data: bytes) -> bool:
+        return self.put_new(key, data)
 
     def _send(self, key: str, pieces: Iterator[bytes]) -> bool:
         """Write an object unless there is one; False if there is, which may be ours if answers were lost."""
