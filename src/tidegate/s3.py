@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tidegate.core.errors import ConfigError, ConnectError, LoginRefused, OutcomeUnknown, TidegateError
+from tidegate.core.errors import (
+    ConfigError,
+    ConnectError,
+    LoginRefused,
+    NotAllowed,
+    OutcomeUnknown,
+    TidegateError,
+)
 
 if TYPE_CHECKING:
     from tidegate.config.connection_models import Bucket
@@ -34,10 +41,6 @@ ATTEMPTS = 3
 
 class Absent(Exception):
     """There is no such object. Not for users: whoever asked knows what it means."""
-
-
-class NotAllowed(LoginRefused):
-    """The server knows us, and does not allow this one thing. An answer to HEAD is no proof that it does."""
 
 
 class Unmet(Exception):

@@ -14,8 +14,8 @@ from urllib.parse import unquote_to_bytes
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.records import ProblemKind
-from tidegate.core.errors import ArchiveError
-from tidegate.s3 import Absent, NotAllowed, S3Place, Unmet
+from tidegate.core.errors import ArchiveError, NotAllowed
+from tidegate.s3 import Absent, S3Place, Unmet
 
 
 class Unpackable(Exception):

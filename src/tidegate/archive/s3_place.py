@@ -85,21 +85,14 @@ class S3ArchivePlace:
 
     def get(self, key: str) -> bytes | None:
         try:
-            with self._asking("s3:GetObject", key) as client:
-                answer = client.get_object(Bucket=self.s3.bucket, Key=self.s3.key(key))
-                data: bytes = answer["Body"].read()
+            return self._fetched(key)[0]
         except Absent:
             return None
-        return data
 
     def open(self, key: str) -> Bytes | None:
         """One request tells the size and brings the end, which is what readers of shards begin with."""
         try:
-            with self._asking("s3:GetObject", key) as client:
-                answer = client.get_object(
-                    Bucket=self.s3.bucket, Key=self.s3.key(key), Range=f"bytes=-{ENDING_BYTES}"
-                )
-                tail: bytes = answer["Body"].read()
+            tail, answer = self._fetched(key, f"bytes=-{ENDING_BYTES}")
         except Absent:
             return None
         total = re.search(r"/(\d+)$", answer.get("ContentRange", ""))
@@ -107,16 +100,13 @@ class S3ArchivePlace:
 
     def read(self, key: str, offset: int, length: int) -> bytes:
         try:
-            with self._asking("s3:GetObject", key) as client:
-                answer = client.get_object(
-                    Bucket=self.s3.bucket,
-                    Key=self.s3.key(key),
-                    Range=f"bytes={offset}-{offset + length - 1}",
-                )
-                data: bytes = answer["Body"].read()
+            return self._fetched(key, f"bytes={offset}-{offset + length - 1}")[0]
         except Absent as error:
             raise ArchiveError("the object is gone", where=self.where(key)) from error
-        return data
+
+    def _fetched(self, key: str, part: str | None = None) -> tuple[bytes, dict[str, Any]]:
+        wanted = {"Range": part} if part is not None else None
+        return self.s3.fetch(self.s3.key(key), wanted, refused=ArchiveError)
 
     def list(self, prefix: str) -> Iterator[Listed]:
         with self._asking("s3:ListBucket") as client:

@@ -5,6 +5,7 @@ TidegateError
 ├── ConfigError            a config file is wrong                                  exit 2
 ├── ConnectError           a server cannot be reached                              exit 5
 │   └── LoginRefused       it was reached and does not let us in                   exit 5
+│       ├── NotAllowed     it knows us, and does not allow this one thing          exit 5
 │       ├── TlsRefused     it cannot be talked to as `tls` demands                 exit 5
 │       └── TunnelRefused  the bastion does not let us through, or is not trusted  exit 5
 ├── LeaseHeld              another run holds the stream                            exit 3
@@ -77,6 +78,10 @@ class ConnectError(TidegateError):
 
 class LoginRefused(ConnectError):
     transient = False
+
+
+class NotAllowed(LoginRefused):
+    pass
 
 
 class TlsRefused(LoginRefused):
