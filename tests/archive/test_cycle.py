@@ -17,7 +17,7 @@ from tidegate.archive.contract import Share, Tools
 from tidegate.archive.index import index_files
 from tidegate.archive.naming import fingerprint
 from tidegate.archive.packing import Packing
-from tidegate.archive.records import PartReceipt, manifests
+from tidegate.archive.records import PartReceipt, Problem, ProblemKind, manifests
 from tidegate.archive.shard import Shard
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import ArchiveError, ConfigError, LeaseHeld
@@ -179,6 +179,25 @@ def test_what_was_left_out_stays_named_when_the_window_is_listed_again(site: Sit
 
     assert result.skipped == 1
     assert [problem.uid for problem in result.problems] == [uids[3]]
+
+
+def test_trouble_that_one_worker_had_with_a_part_is_over_when_another_has_packed_it(site: Site) -> None:
+    site.add(20)
+    trouble = Problem(ProblemKind.MISSING, "file-0", "/files/0", "", "there was no such file", skipped=False)
+
+    def two(tools: Tools) -> None:
+        pack = tools.packer.pack
+
+        def packing(work: Packing, parts: Sequence[str]) -> Iterator[PartReceipt | None]:
+            for receipt in pack(work, parts):
+                assert receipt is not None
+                work.folder.keep_problems(receipt.part, [trouble])  # of one who looked at it earlier
+                yield receipt
+
+        tools.packer.pack = packing  # type: ignore[method-assign]
+
+    assert site.cycle(change=two).problems == ()
+    site.demand_complete()
 
 
 def test_shards_that_are_taken_away_before_they_count_are_packed_again(site: Site, kill: Kill) -> None:

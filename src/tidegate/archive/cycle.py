@@ -99,7 +99,7 @@ class Cycle:
             started_at=began,
             finished_at=self.tools.clock(),
             held_back_seconds=opened.held_back_seconds,
-            problems=tuple(opened.folder.problems()),
+            problems=tuple(problem for problem in opened.folder.problems() if problem.skipped),
         )
 
     # --- Packing
@@ -166,7 +166,7 @@ class Cycle:
 
     def _demand_no_problems(self, opened: OpenWindow) -> None:
         """Stop before the mark if a file could not be packed and no policy says to leave it out."""
-        open_problems = [problem for problem in opened.folder.problems() if not problem.skipped]
+        open_problems = list(opened.folder.open_problems())
         if not open_problems:
             return
         opened.folder.forget_listing()

@@ -235,6 +235,14 @@ class WindowFolder:
         for listed in self.place.list(f"{self.root}/problems"):
             yield from _problems(self.place, listed.key)
 
+    def open_problems(self) -> Iterator[Problem]:
+        """Those that keep a part from being packed; where another worker was luckier, they are over."""
+        keys = [listed.key for listed in self.place.list(f"{self.root}/problems")]
+        packed = self.receipts() if keys else set()
+        for key in keys:
+            if _part_of(key) not in packed:
+                yield from (problem for problem in _problems(self.place, key) if not problem.skipped)
+
     # --- The manifest
 
     @property
