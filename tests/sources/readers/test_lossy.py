@@ -17,7 +17,7 @@ import pytest
 from tests.servers import Server
 from tests.sources.readers.reading import login, run, whole
 from tidegate.arrow import arrow_schema
-from tidegate.core.errors import LossyValue
+from tidegate.core.errors import LossyValue, SourceError
 from tidegate.core.lossy import LossyPolicy, OnLossy, fit
 from tidegate.sources.contract import Read, Reader, Relation, Source
 from tidegate.sources.opening import open_source
@@ -293,27 +293,43 @@ def test_halves_of_characters_are_decided_on(
         assert "text` to carry" not in str(error.value.hint)
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
-def test_a_text_that_the_server_is_too_small_for_does_not_vanish(
-    mariadb_database: Server, mariadb_source: Source, number: int
-) -> None:
-    """Behind a sign it is longer by one than max_allowed_packet, and what is longer MariaDB makes NULL."""
+@pytest.fixture
+def small_packets(mariadb_database: Server) -> Iterator[None]:
+    """A server whose rows came from one that was set up for larger ones."""
     run(
         mariadb_database,
-        "CREATE TABLE x (id int PRIMARY KEY, t mediumtext CHARACTER SET latin2)",
-        "INSERT INTO x VALUES (1, 'a'), (2, REPEAT('ł', 1000000))",
+        "CREATE TABLE x (id int PRIMARY KEY, t mediumtext CHARACTER SET latin2, j json)",
+        "INSERT INTO x VALUES (1, 'a', '[]'), (2, REPEAT('ł', 1000000), '[]')",
+        "INSERT INTO x VALUES (3, NULL, CONCAT('[', REPEAT('1, ', 500000), '2]'))",
     )
     [(usual,)] = mariadb_database.execute("SELECT @@GLOBAL.max_allowed_packet")
     run(mariadb_database, f"SET GLOBAL max_allowed_packet = {1 << 20}")
-    try:
-        reader = mysql_readers(mariadb_database)[number]
-        found, lost = arrived(mariadb_source, reader, OnLossy.NULL, "mysql")
-        with pytest.raises(LossyValue, match=r"column `t` holds .?!?ł+… where id = 2"):
-            arrived(mariadb_source, reader, OnLossy.ERROR, "mysql")
-    finally:
-        run(mariadb_database, f"SET GLOBAL max_allowed_packet = {usual}")
+    yield
+    run(mariadb_database, f"SET GLOBAL max_allowed_packet = {usual}")
 
-    assert (found["t"], lost) == (["a", None], {"t": 1})
+
+@pytest.mark.usefixtures("small_packets")
+@pytest.mark.parametrize("number", [0, 1], ids=["fast", "plain"])
+def test_what_is_larger_than_the_servers_packets_does_not_vanish(
+    mariadb_database: Server, mariadb_source: Source, number: int
+) -> None:
+    """What a function makes longer than that is NULL."""
+    reader = mysql_readers(mariadb_database)[number]
+    lost: Counter[str] = Counter()
+    small = replace(decided(mariadb_source, OnLossy.NULL, "mysql"), where="id < 3")
+
+    [batch] = reader.read(small, batch_rows=9, lost=lost)
+
+    assert (batch.column("t").to_pylist(), lost) == (["a", None], {"t": 1})
+    with pytest.raises(LossyValue, match=r"column `t` holds .?!?ł+… where id = 2"):
+        list(reader.read(replace(small, nulled=()), batch_rows=9))
+    large = replace(decided(mariadb_source, OnLossy.ERROR, "mysql"), where="id = 3")
+    if number:
+        [batch] = reader.read(large, batch_rows=9)
+        assert len(batch.column("j")[0].as_py()) == 1_500_003
+    else:
+        with pytest.raises(SourceError, match="a row is larger than the server's max_allowed_packet"):
+            list(reader.read(large, batch_rows=9))
 
 
 def lite(folder: Path, declared: str, values: list[Any]) -> Source:

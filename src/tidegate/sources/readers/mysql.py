@@ -103,6 +103,12 @@ def _as_text(name: str, declared: DataType) -> str:
     return f"CAST({name} AS CHAR)"
 
 
+def _in_unicode(name: str, declared: DataType) -> str:
+    """Of any length: a CAST makes NULL of what is longer than max_allowed_packet."""
+    del declared
+    return f"CONVERT({name} USING utf8mb4)"
+
+
 def _well_known_binary(name: str, declared: DataType) -> str:
     del declared
     return f"ST_AsWKB({name})"
@@ -134,6 +140,7 @@ RULES = (
     Rule(frozenset({Kind.DATE, Kind.TIMESTAMP}), None, _plain, exact.unchanged),
     Rule(frozenset({Kind.INSTANT}), None, _plain, exact.utc_reading),
     Rule(_TEXTS, _PLAIN_TEXTS, _plain, exact.text),
+    Rule(frozenset({Kind.JSON}), None, _in_unicode, exact.text),
     Rule(_TEXTS, None, _as_text, exact.text),
     Rule(frozenset({Kind.BYTES}), SPATIAL, _well_known_binary, exact.octets),
     Rule(frozenset({Kind.BYTES}), None, _plain, exact.octets),
@@ -319,6 +326,9 @@ def _in_words(login: Login, read: Read, text: str) -> TidegateError:
                 raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, text)
     except TidegateError as known:
         return known
+    if "max_allowed_packet" in text:
+        large = "a row is larger than the server's max_allowed_packet"
+        return SourceError(large, where=exact.place(read), hint="raise it, or leave columns out")
     return unreadable(login, read) or SourceError(f"a value cannot be read: {text}", where=exact.place(read))
 
 
