@@ -8,7 +8,7 @@ import pytest
 
 from tests.delta.conftest import PIPELINE, order
 from tests.delta.test_running import TWO, Gold, gold
-from tests.delta.victim import Step, run_until
+from tests.delta.victim import Step, run_until, run_until_rows_are_written
 from tests.spark_servers import SparkServer
 from tidegate.testing.faults import Moment
 
@@ -56,6 +56,18 @@ def test_a_run_that_is_killed_at_every_step_in_turn(gold: Gold, spark_connect: S
     gold.completed()
     assert told(gold, "orders") == told(gold, "customers") == [(0, 0), (1, 1)]
     assert gold.plans().load_checkpoints() == {"customers": 1, "orders": 1}
+
+
+def test_what_spark_still_commits_for_a_run_that_was_killed_is_there_once(
+    gold: Gold, spark_connect: SparkServer
+) -> None:
+    gold.configure(PIPELINE + "write_mode: history\nfirst_run: full_history\n")
+    for number in range(3):
+        gold.append([order(number)])
+    assert run_until_rows_are_written(gold.root, remote(spark_connect), "orders")
+    plans = (gold.run() for _ in range(10))  # of two that commit the same plan, one fails
+    assert next(plan.status for plan in plans if plan.status != "FAILED") == "COMPLETED"
+    assert told(gold, "orders") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_a_run_that_is_killed_between_two_targets(gold: Gold, spark_connect: SparkServer) -> None:

@@ -7,7 +7,11 @@ dozen of them take seconds, and what Spark was doing for one goes on when it is 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +44,35 @@ class Step:
 
 def run_until(root: Path, remote: str, step: Step) -> bool:
     """Whether the run was killed at the step; False: it ended before it came to it."""
+    return _killed(_run, root, remote, step)
+
+
+def run_until_rows_are_written(root: Path, remote: str, table: str) -> bool:
+    """Whether the run was killed once Spark had begun to write rows of a table. It goes on and commits."""
+    return _killed(_run_watched, root, remote, table)
+
+
+def _killed(run: Callable[..., None], root: Path, remote: str, at: Step | str) -> bool:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "pyspark.sql.connect.session", "deltalake"])
-    victim = context.Process(target=_run, args=(str(root), remote, step))
+    victim = context.Process(target=run, args=(str(root), remote, at))
     victim.start()
     victim.join(_TOO_LONG)
-    assert victim.exitcode in (0, -signal.SIGKILL), f"{step}: {victim.exitcode}"
+    assert victim.exitcode in (0, -signal.SIGKILL), f"{at}: {victim.exitcode}"
     return victim.exitcode != 0
+
+
+def _run_watched(root: str, remote: str, table: str) -> None:
+    place = Path(root, "gold", table)
+
+    def watch() -> None:
+        while not list(place.glob("*.parquet")):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+    with DeltaPlans("gold", project=Project.load(Path(root))) as plans:
+        Processing(plans, LazySession(SparkSettings(remote=remote)), Lake(f"{root}/gold")).run()
 
 
 def _run(root: str, remote: str, step: Step) -> None:
