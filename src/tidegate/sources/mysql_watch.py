@@ -93,7 +93,6 @@ _WRITES_NOTHING = frozenset(
         "KILL",
         "ROLLBACK",
         "SAVEPOINT",
-        "SELECT",
         "SET",
         "SHOW",
         "START",
@@ -105,7 +104,7 @@ _FIRST_WORDS = re.compile(rf"{_GAP}([A-Za-z]+)(?:{_GAP}([A-Za-z]+))?", re.DOTALL
 _WITH_SETTINGS = ("SET", "STATEMENT")
 """How MariaDB begins any statement that has settings of its own."""
 _WAITS = "Waiting for "
-"""For a table that somebody has locked: a SELECT may be about to call a function that writes."""
+"""For a table that somebody has locked: then a SELECT may be about to call a function that writes."""
 
 
 @dataclass(frozen=True)
@@ -280,16 +279,19 @@ def _connection(row: Row) -> Connected:
         state=_text(state),
         query=_text(query),
         statement_began=began,
-        may_write=running and (_may_write(_text(info)) or _text(state).startswith(_WAITS)),
+        may_write=running and _may_write(_text(info), _text(state)),
     )
 
 
-def _may_write(statement: str) -> bool:
+def _may_write(statement: str, state: str) -> bool:
     """What cannot be recognised may write."""
     found = _FIRST_WORDS.match(statement)
-    if found is None or found[1].upper() not in _WRITES_NOTHING:
+    if found is None:
         return True
-    return (found[1].upper(), (found[2] or "").upper()) == _WITH_SETTINGS
+    first, second = found[1].upper(), (found[2] or "").upper()
+    if first == "SELECT":
+        return state.startswith(_WAITS)
+    return first not in _WRITES_NOTHING or (first, second) == _WITH_SETTINGS
 
 
 def _open(
