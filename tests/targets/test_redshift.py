@@ -229,6 +229,16 @@ def test_a_column_that_cannot_be_widened_is_named_and_left_alone(
     assert postgres_database.execute("SELECT count(*) FROM seen") == [(0,)]
 
 
+def test_a_column_with_grants_of_its_own_is_not_made_anew(
+    target: RedshiftTarget, postgres_database: Server
+) -> None:
+    target.prepare(orders(), schema_of(id=Kind.INT32, more=Kind.INT32))
+    postgres_database.execute("GRANT SELECT (id) ON orders TO pg_monitor")
+    with pytest.raises(IncompatibleTable, match="id would be made anew, without the grants or policies"):
+        target.prepare(orders(), schema_of(id=Kind.INT64, more=Kind.INT32))
+    target.prepare(orders(), schema_of(id=Kind.INT32, more=Kind.INT64))
+
+
 def test_a_new_table_is_distributed_and_sorted_as_asked() -> None:
     place = Placement(DistStyle.KEY, "id", ("at", "id"))
     assert DIALECT.attributes(orders(placement=place)) == ' DISTSTYLE KEY DISTKEY ("id") SORTKEY ("at", "id")'

@@ -100,10 +100,15 @@ class RedshiftTarget(SqlTarget):
     def _change_outside(self, table: TargetTable, plan: TablePlan) -> None:
         """Lengths change in no transaction. If somebody else was quicker, it is done all the same."""
         texts = [step for step in plan.widen if step.after.kind is Kind.TEXT]
-        if not texts:
+        if not plan.widen:
             return
         with self.redshift.reading() as session:
             relation = session.relation(self._name(table.name))
+            anew = [step.column for step in plan.widen if step not in texts]
+            for column in anew:
+                if session.guarded(self._name(table.name), column):
+                    reason = f"{column} would be made anew, without the grants or policies that hang on it"
+                    raise unwidened(table, plan, DIALECT, reason)
             try:
                 for step in texts:
                     wide = native(DataType(Kind.TEXT))
@@ -227,6 +232,12 @@ class RedshiftSession:
             for name, kind, *sizes, nullable, default, _ in rows
         )
 
+    def guarded(self, table: TableName, column: str) -> bool:
+        """Whether grants or masking hang on a column, as far as we are shown."""
+        [(grants,)] = self.rows(_COLUMN_GRANTS, [*_folded(table), DIALECT.fold(column)])
+        [(masked,)] = self.rows(_MASKING_ON, _folded(table))
+        return bool(grants or masked)
+
     def create_schema(self, name: str) -> None:
         if not self.rows("SELECT 1 FROM pg_namespace WHERE nspname = $1", [DIALECT.fold(name)]):
             self.change(f"CREATE SCHEMA {quote(name)}")
@@ -328,7 +339,9 @@ class RedshiftSession:
         [(all_seen,)] = self.rows(_SUPERUSER)
         [(own,)] = self.rows(_OWN, _folded(table))
         automatic = any(column.automatic for column in self.columns(table))
-        return not all_seen or not own or automatic or self._asked_beside(_HANGING_ON, _folded(table))
+        if not all_seen or not own or automatic:
+            return True
+        return self._asked_beside(_HANGING_ON, _folded(table))
 
     def _asked_beside(self, questions: Sequence[str], names: Sequence[str]) -> bool:
         """Whether any of them finds something, or may not be asked, which would end our own transaction."""
@@ -400,13 +413,18 @@ _COMMENTS_ON = (
     "SELECT count(*) FROM pg_description d JOIN pg_class c ON c.oid = d.objoid "
     "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2"
 )
+_COLUMN_GRANTS = (
+    "SELECT count(*) FROM svv_column_privileges "
+    "WHERE namespace_name = $1 AND relation_name = $2 AND column_name = $3"
+)
+_MASKING_ON = "SELECT count(*) FROM svv_attached_masking_policy WHERE schema_name = $1 AND table_name = $2"
 _HANGING_ON = (
     _VIEWS_ON,
     _KEYS_OF,
     _COMMENTS_ON,
     "SELECT count(*) FROM svv_column_privileges WHERE namespace_name = $1 AND relation_name = $2",
     "SELECT count(*) FROM svv_rls_attached_policy WHERE relschema = $1 AND relname = $2",
-    "SELECT count(*) FROM svv_attached_masking_policy WHERE schema_name = $1 AND table_name = $2",
+    _MASKING_ON,
 )
 _OWN = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename = $2 AND tableowner = current_user"
 _SUPERUSER = "SELECT count(*) FROM svv_user_info WHERE user_name = current_user AND superuser"
