@@ -111,6 +111,20 @@ def test_a_sync_that_finds_nothing_new_needs_no_java(synced: Shop) -> None:
     assert "nothing new" in done.stdout
 
 
+def test_tables_are_remembered_until_they_are_asked_for_anew(synced: Shop, run: Run) -> None:
+    [known] = (synced.root / ".tidegate" / "schemas").glob("*.json")
+    told = known.read_text(encoding="utf-8")
+    outdated = told.replace('"amount"', '"price"')
+    assert outdated != told
+    known.write_text(outdated, encoding="utf-8")
+
+    assert run("sync", "-q").exit_code == 0
+    assert known.read_text(encoding="utf-8") == outdated
+
+    assert run("sync", "-q", "--refresh-schema").exit_code == 0
+    assert '"price"' not in known.read_text(encoding="utf-8")
+
+
 def test_quiet_says_nothing_when_nothing_is_wrong(synced: Shop, run: Run) -> None:
     assert run("sync", "-q").output == ""
 
