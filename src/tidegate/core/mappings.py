@@ -105,6 +105,7 @@ MYSQL = (
         Kind.BYTES,
         note="well-known binary, without the reference system's number",
     ),
+    SourceType("VECTOR", "vector", Kind.BYTES, note="its numbers of 32 bits, as they are stored"),
     SourceType("anything else", ".*", Kind.TEXT, note="as the server writes it"),
 )
 """MySQL and MariaDB. Generated and invisible columns are columns like any other."""

@@ -174,6 +174,8 @@ class MySQLWire:
             return f"{name} * 1e0"  # a FLOAT would be written with six digits, a DOUBLE(10,2) with two
         if column.native.split("(")[0] in SPATIAL:
             return f"ST_AsBinary({name})"
+        if column.native.startswith("vector"):
+            return f"CAST({name} AS BINARY)"  # the driver does not know the type
         return name
 
     def convert(self, read: Read, column: Column) -> Convert | None:

@@ -26,6 +26,7 @@ from tests.servers import Server
 from tests.sources.conftest import Opened
 from tests.sources.readers.reading import EVERYTHING, column_of, login, read_all, run, wait_until, whole
 from tidegate.core.errors import ConfigError, ConnectError, LossyValue, SourceError
+from tidegate.core.mappings import Declared, data_type
 from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach.login import Login, Tls
 from tidegate.sources.contract import Read, Reader, Source
@@ -183,6 +184,17 @@ def test_a_value_arrives_as_it_is(
     arrived = column_of(source, reader, "x")
 
     assert arrived.to_pylist() == [*values.values(), None]
+
+
+def test_a_vector_arrives_as_its_bytes(mariadb_database: Server, reader: Reader) -> None:
+    """The server does not know the type yet: what it stores of one are these bytes."""
+    table_of(mariadb_database, "varbinary(8)", "X'0000803FFF000041'")
+    vector = Column("c", data_type("mysql", Declared("vector")), native="vector(2)")
+    read = Read("`x`", (Column("id", DataType(Kind.INT32), native="int(11)"), vector), EVERYTHING, ("id",))
+
+    for each in (reader, RowReader(MySQLWire(login(mariadb_database)))):
+        arrived = read_all(each, read).sort_by("id").column("c")
+        assert arrived.to_pylist() == [b"\0\0\x80?\xff\0\0A", None]
 
 
 def test_decimals_of_every_length_arrive_as_they_are(

@@ -109,6 +109,11 @@ def _in_unicode(name: str, declared: DataType) -> str:
     return f"CONVERT({name} USING utf8mb4)"
 
 
+def _as_bytes(name: str, declared: DataType) -> str:
+    del declared
+    return f"CAST({name} AS BINARY)"
+
+
 def _well_known_binary(name: str, declared: DataType) -> str:
     del declared
     return f"ST_AsWKB({name})"
@@ -143,6 +148,7 @@ RULES = (
     Rule(frozenset({Kind.JSON}), None, _in_unicode, exact.text),
     Rule(_TEXTS, None, _as_text, exact.text),
     Rule(frozenset({Kind.BYTES}), SPATIAL, _well_known_binary, exact.octets),
+    Rule(frozenset({Kind.BYTES}), frozenset({"vector"}), _as_bytes, exact.octets),
     Rule(frozenset({Kind.BYTES}), None, _plain, exact.octets),
 )
 
