@@ -48,6 +48,7 @@ def test_tables_in_a_bucket_are_found_planned_and_looked_after(
     assert [(item.name, item.end_version) for item in first.work] == [("customers", 0), ("orders", 0)]
     plans.complete(first.run_id)
     orders = DeltaTable(f"{base}/silver/orders", storage_options=options)
+    orders.create_checkpoint()
     write_deltalake(orders, pa.table({"id": [2]}), mode="append")
     second = plans.prepare()
     assert [(item.name, item.start_version, item.end_version) for item in second.work] == [("orders", 1, 1)]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -153,12 +153,11 @@ _Z85 = str.maketrans(
 )
 
 
-def _in_parquet(data: bytes) -> Metadata | None:
-    """What a checkpoint, or a part of one, says of the table."""
-    import pyarrow as pa
+def _in_parquet(file: BinaryIO) -> Metadata | None:
+    """What a checkpoint, or a part of one, says of the table. What it says of files is left where it is."""
     from pyarrow import parquet
 
-    column = parquet.read_table(pa.BufferReader(data), columns=["metaData"]).column("metaData")
+    column = parquet.read_table(file, columns=["metaData"]).column("metaData")
     told = [item for item in column.to_pylist() if item is not None and item.get("id")]
     return Metadata.of(told[0]) if told else None
 
@@ -229,11 +228,16 @@ class TableLog:
     def _checkpointed(self, version: int) -> Metadata | None:
         for number, name in self.checkpoints:
             if number == version:
-                data = self._folder.read(f"{_LOG}/{name}")
-                told = Commit.of(version, data).metadata if name.endswith(".json") else _in_parquet(data)
+                told = self._told(version, f"{_LOG}/{name}")
                 if told is not None:
                     return told
         return None
+
+    def _told(self, version: int, path: str) -> Metadata | None:
+        if path.endswith(".json"):
+            return Commit.of(version, self._folder.read(path)).metadata
+        with self._folder.open(path) as file:
+            return _in_parquet(file)
 
     def gap(self, low: int, high: int) -> int | None:
         """The first version after `low`, up to `high`, whose commit is no longer there."""

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from tidegate.core.errors import SourceError, UsageError
 from tidegate.s3 import S3Place, storage_options
@@ -22,6 +22,10 @@ class Folder(Protocol):
         ...
 
     def read(self, path: str) -> bytes: ...
+
+    def open(self, path: str) -> BinaryIO:
+        """The file, to read parts of it."""
+        ...
 
     def has(self, path: str) -> bool: ...
 
@@ -38,6 +42,9 @@ class LocalFolder:
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
+
+    def open(self, path: str) -> BinaryIO:
+        return (self.root / path).open("rb")
 
     def has(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -64,9 +71,12 @@ class ObjectFolder:
         return [item.base_name for item in found]
 
     def read(self, path: str) -> bytes:
-        with self._files.open_input_file(path) as file:
-            data: bytes = file.read()
-        return data
+        with self.open(path) as file:
+            return file.read()
+
+    def open(self, path: str) -> BinaryIO:
+        file: BinaryIO = self._files.open_input_file(path)
+        return file
 
     def has(self, path: str) -> bool:
         from pyarrow.fs import FileType
