@@ -427,3 +427,5 @@ def test_json_in_a_character_set_of_its_own_is_decided_on(
 
     assert found["j"] == ['{"a": "я?"}', None]
     assert lost == {"j": 1}
+    with pytest.raises(LossyValue, match=r"column `j` holds .* where id = 2"):
+        arrived(mariadb_source, mysql_readers(mariadb_database)[number], OnLossy.ERROR, "mysql")

@@ -158,11 +158,12 @@ QUERY_RULES = (Rule(frozenset({Kind.DECIMAL}), None, _as_text, exact.decimal), *
 
 def _projections(read: Read) -> tuple[Projection, ...]:
     chosen = exact.projections(read.columns, QUERY_RULES if exact.is_query(read) else RULES, quote)
-    return tuple(_signed(projection) if projection.column.charset else projection for projection in chosen)
+    return tuple(_signed(each.column) if each.column.charset else each for each in chosen)
 
 
-def _signed(projection: Projection) -> Projection:
-    return Projection(projection.column, with_sign(projection.sql), exact.signed)
+def _signed(column: Column) -> Projection:
+    """Of the column itself: what has been converted once tells nothing of what was lost."""
+    return Projection(column, with_sign(quote(column.name)), exact.signed)
 
 
 # --- Reading -----------------------------------------------------------------
