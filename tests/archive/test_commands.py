@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 import tidegate as tidegate_package
 from tests.archive.conftest import LONG_AGO, START, Site
 from tidegate.archive.records import manifests, windows
+from tidegate.cli import archiving
 from tidegate.cli.root import tidegate
 from tidegate.core.watermark import StreamId
 
@@ -398,6 +399,11 @@ def _get(url: str) -> tuple[int, str]:
 def _metrics(address: str) -> dict[str, float]:
     lines = [line for line in _get(f"{address}/metrics")[1].splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (line.split() for line in lines)}
+
+
+def test_after_a_failure_it_waits_longer_each_time_and_never_longer_than_the_interval() -> None:
+    assert [archiving._pause(3600, failures) for failures in (0, 1, 2, 3, 50)] == [3600, 5, 10, 20, 900]  # noqa: SLF001
+    assert [archiving._pause(7, failures) for failures in (0, 1, 2)] == [7, 5, 7]  # noqa: SLF001
 
 
 def test_one_cycle_leaves_its_metrics_in_a_file(site: Site, run: Run) -> None:
