@@ -71,6 +71,10 @@ LEFT JOIN LATERAL (
 ) AS labels(listed) ON true
 WHERE t.typtype <> 'd'
 """
+_ANYTHING_ELSEWHERE = """
+SELECT EXISTS (SELECT 1 FROM pg_foreign_table) OR EXISTS (SELECT 1 FROM pg_subscription_rel)
+    OR EXISTS (SELECT 1 FROM pg_class WHERE relkind = 'm')
+"""
 _WRITTEN_ELSEWHERE = """
 WITH RECURSIVE behind(oid) AS (
     SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -254,8 +258,16 @@ class PostgreSQL:
             return Blind(self._watch, CannotSee(reason, remedy))
         return Replicated(self, self._primary)
 
+    @cached_property
+    def _anything_elsewhere(self) -> bool:
+        """Asked once: in most databases there is no such thing, and many tables."""
+        [(found,)] = self.rows(_ANYTHING_ELSEWHERE)
+        return bool(found)
+
     def _written_elsewhere(self, tables: tuple[TableName, ...]) -> CannotSee | None:
         """Why rows can appear in one of these that no transaction open on this server has stamped."""
+        if not self._anything_elsewhere:
+            return None
         if tables and tables not in self._elsewhere:
             # As they are written in a SELECT: without quotes, PostgreSQL folds a name.
             spelled = {(table.schema, name) for table in tables for name in (table.name, table.name.lower())}
