@@ -72,6 +72,6 @@ def _server(number: int, password: str) -> Iterator[Server]:
 
 def wait_until_applied(primary: Server, replica: Server) -> None:
     [(position,)] = primary.execute("SELECT @@GLOBAL.gtid_binlog_pos")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while replica.execute("SELECT MASTER_GTID_WAIT(%s, 1)", [position]) != [(0,)]:
         assert time.monotonic() < deadline, replica.execute("SHOW SLAVE STATUS")

@@ -457,7 +457,7 @@ def test_a_read_waits_for_nobody_who_waits_for_it(
         assert read_all(reader, read).num_rows == 2
 
         ending.join()
-        altering.join(10)
+        altering.join(120)
         assert not altering.is_alive()
 
 
@@ -559,7 +559,7 @@ def _stalled(look: Callable[[], int], *, looks: int = 20, little: int = 100_000)
         seen.append(look())
         return len(seen) > looks and seen[-1] - seen[-looks] < little
 
-    wait_until(still, 30)
+    wait_until(still)
     return seen[-1]
 
 

@@ -343,7 +343,7 @@ def test_a_read_that_is_given_up_ends_on_the_server(
 
     batches.close()  # type: ignore[attr-defined]
 
-    wait_until(lambda: not sessions(postgres_database), 5)
+    wait_until(lambda: not sessions(postgres_database))
 
 
 def test_a_reader_that_fails_ends_its_query(postgres_database: Server, reader: PostgreSQLReader) -> None:
@@ -352,7 +352,7 @@ def test_a_reader_that_fails_ends_its_query(postgres_database: Server, reader: P
     with pytest.raises(LossyValue, match="column `id` holds 32768 where id = 32768"):
         read_all(reader, Read(MANY_ROWS, short, EVERYTHING, ("id",)))
 
-    wait_until(lambda: not sessions(postgres_database), 5)
+    wait_until(lambda: not sessions(postgres_database))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_reading_leaves_no_session_behind(
     for _ in range(3):
         read_all(reader, read)
 
-    wait_until(lambda: not sessions(postgres_database), 5)
+    wait_until(lambda: not sessions(postgres_database))
 
 
 def test_the_reads_of_a_task_share_a_connection_until_one_fails(
@@ -411,7 +411,7 @@ def test_the_reads_of_a_task_share_a_connection_until_one_fails(
         assert read_all(kept, read).num_rows == 2
         assert seen[0] not in sessions(postgres_database)
 
-    wait_until(lambda: not sessions(postgres_database), 5)
+    wait_until(lambda: not sessions(postgres_database))
 
 
 def test_the_reads_of_a_task_see_what_was_committed_in_between(
