@@ -51,6 +51,25 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, An
     return report
 
 
+class _FailuresAtOnce:
+    """Name a failed test when it fails: who waits for the rest, or cuts it off, knows already."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"failed at {report.when}: {report.nodeid}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:  # workers have none
+        config.pluginmanager.register(_FailuresAtOnce(terminal))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def commands_are_heard() -> Iterator[None]:
     """Commands that are run in this process say what they have to say where pytest keeps it for a failure."""
