@@ -195,8 +195,8 @@ def _pinned(cores: int) -> str:
 def _empty(folder: Path) -> None:
     """Give the room back that a run has taken. The files themselves stay until the end.
 
-    For seconds, ext4 goes around every file that was just removed when it makes a new one: the run before
-    would slow down the next.
+    For seconds, an ext4 without a journal goes around every file that was just removed when it makes a new
+    one: the run before would slow down the next.
     """
     for path in folder.rglob("*"):
         if path.is_file():
