@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,6 +46,21 @@ def test_a_plan_is_made_shown_completed_and_remembered(lake: Lake) -> None:
     assert answer(lake, "plan")["run_id"] is None
     assert [line["kind"] for line in answer(lake, "history")] == ["planned", "completed"]
     assert len(answer(lake, "history", "--limit", "1")) == 1
+
+
+def test_planning_and_tracking_import_no_spark(lake: Lake) -> None:
+    lake.append([order(1)])
+    code = (
+        "import sys; from tidegate import WatermarkTracker; from tidegate.cli import main\n"
+        "with WatermarkTracker(f'delta://{sys.argv[1]}/state') as tracker, tracker.run('wos'): pass\n"
+        "sys.argv[1:] = ['--project', sys.argv[1], 'delta', 'plan', '--json']\n"
+        "try: main()\n"
+        "finally: print('pyspark' in sys.modules, file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code, str(lake.root)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "False"
+    assert json.loads(done.stdout)["status"] == "PLANNED"
 
 
 def test_a_plan_fails_and_is_retried(lake: Lake) -> None:

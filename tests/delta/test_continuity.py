@@ -207,6 +207,23 @@ def test_a_target_with_a_later_plan_is_not_believed_to_have_this_one(gold: Gold)
     assert gold.plans().load_checkpoints() == {"silver.orders": None}
 
 
+def test_a_table_that_was_taken_back_lacks_what_was_brought_into_it(gold: Gold) -> None:
+    for number in (1, 2):
+        gold.append([order(number)])
+        gold.completed()
+    target = DeltaTable(gold.root / "gold/orders")
+    write_deltalake(target, target.to_pyarrow_table().slice(0, 0), mode="append")
+    target.restore(target.version() - 1)  # that undoes only what somebody else has written
+    gold.append([order(3)])
+    gold.completed()
+    DeltaTable(gold.root / "gold/orders").restore(0)
+    gold.append([order(4)])
+    assert "the table was restored to 0 after versions up to 2 were brought into it" in error(gold)
+    gold.plans().move({"silver.orders": 0}, reason="restored")
+    gold.completed()
+    assert ids(gold) == [1, 2, 3, 4]
+
+
 def test_rows_of_a_run_that_was_given_up_are_not_appended_again(gold: Gold) -> None:
     gold.configure(HISTORY)
     gold.append([order(1)])

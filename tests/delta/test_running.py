@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.delta.conftest import PIPELINE, Lake, order
 from tests.spark_servers import SparkServer
@@ -216,6 +216,10 @@ def test_a_table_of_somebody_else_is_not_replaced(gold: Gold) -> None:
     plan = gold.run()
     assert "there is a table already" in str(plan.upstreams[0].error_message)
     assert gold.rows() == [{"id": 7}]
+    stamp = CommitProperties(custom_metadata={"userMetadata": '{"tidegate": "tidegate:other/orders"}'})
+    empty = pa.table({"id": [7]}).slice(0, 0)
+    write_deltalake(gold.root / "gold/orders", empty, mode="overwrite", commit_properties=stamp)
+    assert "there is a table already" in str(gold.run().upstreams[0].error_message)
 
 
 def test_a_table_of_a_catalog_is_found_by_its_name(gold: Gold) -> None:

@@ -110,6 +110,22 @@ class Lake:
             return {}
         return next((said for said, _ in _said(found, stamp.application)), {})
 
+    def taken_back_to(self, table: str, stamp: Stamp) -> str | None:
+        """The version or moment to which somebody has restored the table, if that took away what came by this
+        application. Its log still says that it came.
+        """
+        found = self._opened(table)
+        if found is None or found.transaction_version(stamp.application) is None:
+            return None
+        restored: list[Mapping[str, Any]] = []
+        for said, commit in _commits(found):
+            if said.get("tidegate") == stamp.application:
+                back = (to for to in restored if not _reaches(to, commit["version"]))
+                return next((str(to.get("version") or to.get("timestamp")) for to in back), None)
+            if commit.get("operation") == "RESTORE":
+                restored.append(commit.get("operationParameters") or {})
+        return None
+
     def is_there(self, table: str) -> bool:
         return self._opened(table) is not None
 
@@ -204,9 +220,9 @@ class Lake:
             )
 
     def _demand_own(self, table: str, stamp: Stamp) -> None:
-        """Rows of others are not replaced. A table without any may have been made and not yet filled."""
+        """Tables of others are not replaced. One that nobody has filled may be of a run that died."""
         found = self._opened(table)
-        if found is not None and found.file_uris() and not self.is_own(table, stamp):
+        if found is not None and not self.is_own(table, stamp) and not _is_untouched(found):
             raise IncompatibleTable(
                 "there is a table already, and it would be replaced by a snapshot",
                 where=self.place(table),
@@ -220,14 +236,27 @@ _LOOKED_BACK = 50
 
 def _said(table: Any, application: str) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
     """What commits of an application say of themselves, newest first."""
+    return ((said, commit) for said, commit in _commits(table) if said.get("tidegate") == application)
+
+
+def _commits(table: Any) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """All commits, newest first, with what they say of a plan, if they are of one."""
     met = 0
     for limit in (_LOOKED_BACK, None):
         commits = table.history(limit)
         for commit in commits[met:]:
-            said = _understood(commit.get("userMetadata"))
-            if said.get("tidegate") == application:
-                yield said, commit
+            yield _understood(commit.get("userMetadata")), commit
         met = len(commits)
+
+
+def _is_untouched(table: Any) -> bool:
+    return not table.file_uris() and not any("tidegate" in said for said, _ in _commits(table))
+
+
+def _reaches(restored: Mapping[str, Any], version: int) -> bool:
+    """Whether what a table was restored to still has a version."""
+    to = str(restored.get("version"))
+    return to.isdigit() and int(to) >= version
 
 
 def _understood(text: str | None) -> dict[str, Any]:

@@ -122,6 +122,7 @@ class Processing:
         last = self.lake.last_of(table, stamp)
         if history:
             self._demand_unknown(table, last, [item])
+        self._demand_not_taken_back(table, stamp, last, [item])
         session = apart(self._spark())
         part = Range(upstream, item, self.plans.place(upstream))
         frame = changes(session, part) if history else net(session, part)
@@ -173,6 +174,22 @@ class Processing:
             where=self.lake.place(table),
             hint=f"the mark was lost, moved or is an older one: `tidegate watermark set "
             f"-p {self.plans.pipeline} -t {name} --id {end}` goes on after them",
+        )
+
+    def _demand_not_taken_back(
+        self, table: str, stamp: Stamp, last: Mapping[str, Any], items: Sequence[PlannedUpstream]
+    ) -> None:
+        """Changes follow on what was brought before, unless the mark was moved back as the table was."""
+        follows = [item for item in items if _continuity(item, last) is Continuity.NEXT]
+        to = self.lake.taken_back_to(table, stamp) if follows else None
+        if to is None:
+            return
+        names = " ".join(f"--rebaseline {item.name}" for item in items)
+        raise IncompatibleTable(
+            f"the table was restored to {to} after versions up to {follows[0].low} were brought into it",
+            where=self.lake.place(table),
+            hint=f"`tidegate watermark rollback` takes the mark back too, or "
+            f"`tidegate delta plan -p {self.plans.pipeline} {names}` makes the table anew",
         )
 
     def _was_completed(self, number: Any, names: Iterable[str]) -> bool:
@@ -228,8 +245,11 @@ class Processing:
                 manner = self.plans.settings.targets.get(table, TransformTarget())
                 if manner.write_mode != "replace":
                     self._demand_before(table, stamp, items)
+                last = self.lake.last_of(table, stamp)
                 if manner.write_mode == "append":
-                    self._demand_unknown(table, self.lake.last_of(table, stamp), items)
+                    self._demand_unknown(table, last, items)
+                if manner.write_mode != "replace":
+                    self._demand_not_taken_back(table, stamp, last, items)
                 self.plans.streams.check()
                 self.lake.write(table, frame, manner, stamp)  # the data lands here
                 there = self.lake.rows_of(table, stamp)
