@@ -160,7 +160,7 @@ class LocalPlace:
         beside = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
         with problems(str(path)):
             try:
-                with _in_folder(folder, lambda: beside.open("xb", buffering=0)) as file:
+                with _in_folder(folder, lambda: beside.open("xb")) as file:
                     file.write(data)
                 _in_folder(path.parent, lambda: os.link(beside, path))
             except FileExistsError:
