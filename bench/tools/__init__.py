@@ -6,6 +6,6 @@ from bench.contract import Tool
 from bench.tools.dlt import Dlt
 from bench.tools.ingestr import Ingestr
 from bench.tools.spark_jdbc import SparkJdbc
-from bench.tools.tidegate import Tidegate
+from bench.tools.tidegate import Tidegate, Trusting
 
-TOOLS: dict[str, Tool] = {tool.name: tool for tool in (Tidegate(), SparkJdbc(), Dlt(), Ingestr())}
+TOOLS: dict[str, Tool] = {tool.name: tool for tool in (Tidegate(), Trusting(), SparkJdbc(), Dlt(), Ingestr())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Tidegate:
     strategy: str = "id_only"
     """The other tools copy by key or in no order at all: this is the nearest to that."""
     name: str = "tidegate"
+    workers: str | None = None
+    """A module that Spark's workers come from, in the place of Tidegate's own."""
 
     def prepare(self) -> None:
         """It is the project's own."""
@@ -49,11 +52,28 @@ class Tidegate:
             write_pipeline(
                 folder, run, {table.name: {"cdc_strategy": self.strategy, **CURSORS[self.strategy]}}
             )
-        write_connections(folder, server, runs)
-        return metered([*command, str(folder)], server, folder)
+        conf = {"spark.python.daemon.module": self.workers} if self.workers else {}
+        write_connections(folder, server, runs, conf)
+        return metered([*command, str(folder)], server, folder, {"PYTHONPATH": str(ROOT)} if conf else {})
 
 
-def write_connections(folder: Path, server: Server, areas: list[str]) -> None:
+@dataclass(frozen=True)
+class Trusting(Tidegate):
+    """Tidegate, reading PostgreSQL as is quickest, which makes 0 of NaN. MariaDB it reads so anyway."""
+
+    name: str = "trusting"
+    workers: str | None = "bench.children.trusting_workers"
+
+    def cold(self, *_: object) -> list[Copy]:
+        return []
+
+    def warm(self, server: Server, table: Table, folder: Path) -> list[Copy]:
+        return super().warm(server, table, folder) if server.kind == "postgresql" else []
+
+
+def write_connections(
+    folder: Path, server: Server, areas: list[str], conf: Mapping[str, str] | None = None
+) -> None:
     """A project that reads from the server and keeps all else in its own folder."""
     connections = {
         "connections": {
@@ -62,6 +82,7 @@ def write_connections(folder: Path, server: Server, areas: list[str]) -> None:
         },
         "staging": {name: {"type": "local", "path": f"./{name}"} for name in areas},
         "state": {"default": {"type": "local", "path": "./state"}},
+        "spark": {"conf": dict(conf or {})},
     }
     _write(folder / "config" / "connections.yml", connections)
 
