@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, cast
 from zipfile import ZipFile
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.config.conftest import CONNECTIONS
 from tests.servers import closed_port
 from tests.test_documents import blocks
 from tidegate.config.project import Project
 from tidegate.core.errors import ConnectError
+from tidegate.spark import session as session_module
 from tidegate.spark.parcel import parcel
 from tidegate.spark.remote import endpoint
 from tidegate.spark.session import LazySession, SparkSettings
@@ -67,6 +69,40 @@ def test_a_server_that_goes_away_while_its_session_is_looked_at_went_away() -> N
 
     with pytest.raises(ConnectError, match="the Spark Connect server went away"):
         session.get()
+
+
+def test_a_server_that_goes_away_while_it_is_sent_the_package_went_away(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut:
+        def addArtifacts(self, *_: str, pyfile: bool) -> None:  # noqa: N802 - PySpark's name
+            raise PySparkException(f"Socket closed ({pyfile})")
+
+    monkeypatch.setattr(session_module, "connect", lambda *_: Cut())
+    session = LazySession(SparkSettings(remote=f"sc://{nowhere}"))
+
+    with pytest.raises(ConnectError, match="the Spark Connect server went away"):
+        session.get()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "<_InactiveRpcError ...>\n\tstatus = StatusCode.UNAVAILABLE",
+        "[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver instance has restarted.",
+        "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND from the server",
+    ],
+)
+def test_a_server_that_is_back_already_and_knows_nothing_went_away_all_the_same(
+    said: str, spark: SparkSession
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"sc://127.0.0.1:{listener.getsockname()[1]}"
+        lost = LazySession(SparkSettings(remote=address), spark).lost(PySparkException(said))
+
+        assert "the Spark Connect server went away" in str(lost)
+        assert lost is not None
+        assert lost.transient
 
 
 def test_whatever_a_job_fails_with_a_server_that_is_gone_is_named(nowhere: str, spark: SparkSession) -> None:

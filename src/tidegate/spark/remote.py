@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 _DEFAULT_PORT = 15002
+_SIGNS = ("StatusCode.UNAVAILABLE", "[INVALID_HANDLE.", "[RESPONSE_ALREADY_RECEIVED]")
+"""What errors say of a server that is gone, or is back and has forgotten what it was asked before."""
 
 
 def connect(address: str, conf: Mapping[str, str]) -> SparkSession:
@@ -32,13 +35,14 @@ def connect(address: str, conf: Mapping[str, str]) -> SparkSession:
         session = _session(ConnectSession.builder.remote(address))
         version = session.version
     except PySparkException as error:
+        _demand_still_there(address)  # it may have gone away only now
         raise ConnectError(
-            f"the Spark Connect server refuses the session: {_first_line(error)}",
+            f"the Spark Connect server refuses the session: {_said(error)}",
             where=endpoint(address),
             hint="check `spark.remote` in config/connections.yml, its token and its TLS setting",
         ) from error
     _demand_version(version, address)
-    _configure(session, conf)
+    _configure(session, conf, address)
     return cast("SparkSession", session)
 
 
@@ -80,7 +84,7 @@ def renewed(session: SparkSession, address: str, conf: Mapping[str, str]) -> Spa
 
 def gone(error: BaseException, address: str) -> ConnectError | None:
     """What there is to say of `error` if the server went away; None if it is still there."""
-    if "StatusCode.UNAVAILABLE" in str(error):
+    if any(sign in str(error) for sign in _SIGNS):
         return _went_away(address)
     try:
         _demand_still_there(address)
@@ -136,19 +140,26 @@ def _demand_version(version: str, address: str) -> None:
         )
 
 
-def _configure(session: ConnectSession, conf: Mapping[str, str]) -> None:
+def _configure(session: ConnectSession, conf: Mapping[str, str], address: str) -> None:
     from pyspark.errors import PySparkException
 
     for key, value in conf.items():
         try:
             session.conf.set(key, value)
         except PySparkException as error:
+            lost = gone(error, address)
+            if lost is not None:
+                raise lost from error
             raise ConfigError(
-                f"the Spark Connect server does not let `{key}` be set: {_first_line(error)}",
+                f"the Spark Connect server does not let `{key}` be set: {_said(error)}",
                 where="spark.conf",
                 hint="a server's own settings are made where it is started",
             ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _said(error: Exception) -> str:
+    """What the server has said, or gRPC in its place: its own report begins with the name of a class."""
+    text = str(error)
+    found = re.search(r'details = "(.+)"', text)
+    lines = [found[1]] if found else [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -65,7 +65,7 @@ class LazySession:
             elif self.settings.remote:
                 session = renewed(self._session, self.settings.remote, self.settings.conf)
                 if session is not self._session:
-                    self._session = _equipped(session)
+                    self._session = _equipped(session, self.settings)
             return self._session
 
     def lost(self, error: BaseException) -> ConnectError | None:
@@ -84,13 +84,20 @@ def start(settings: SparkSettings) -> SparkSession:
         session = connect(settings.remote, settings.conf)
     else:
         session = _running() or _start_jvm(settings)
-    return _equipped(session)
+    return _equipped(session, settings)
 
 
-def _equipped(session: SparkSession) -> SparkSession:
+def _equipped(session: SparkSession, settings: SparkSettings) -> SparkSession:
     """The session, whose tasks can import this package."""
-    if not _is_local(session):
+    if _is_local(session):
+        return session
+    try:
         session.addArtifacts(str(parcel()), pyfile=True)
+    except Exception as error:
+        lost = gone(error, settings.remote) if settings.remote else None
+        if lost is not None:
+            raise lost from error
+        raise
     return session
 
 
