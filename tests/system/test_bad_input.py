@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.servers import closed_port
 from tests.system.conftest import Build, Place
 from tests.system.shop import FULL_SYNC, HYBRID
-from tidegate.core.errors import DamagedRecord
+from tidegate.core.errors import ConnectError, DamagedRecord
 from tidegate.core.watermark import StreamId
+from tidegate.state.contract import Store
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import SyncResult
 
@@ -129,6 +131,33 @@ def test_nor_does_one_whose_table_only_a_pattern_stands_for(place: Place, torn: 
         place.sync(scope=Scope.LOAD)
 
     assert torn.name in str(refused.value)
+
+
+class _Unwritable:
+    """A store that went away after the lease was taken."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def write(self, *_: object, **__: object) -> int:
+        raise ConnectError("no answer from the store")
+
+
+def test_what_went_wrong_is_said_though_the_state_cannot_be_told_of_it(place: Place) -> None:
+    place.sync(scope=Scope.EXTRACT)
+    for segment in (place.folder / "staging").rglob("*.parquet"):
+        segment.unlink()
+    parts = place.parts()
+    store = cast("Store", _Unwritable(parts.store))
+    place.parts = lambda: replace(parts, store=store)  # type: ignore[method-assign]
+
+    message = _error(place.sync(scope=Scope.LOAD))
+
+    assert ".parquet" in message
+    assert "no answer" not in message
 
 
 def test_a_duckdb_file_that_another_process_holds_is_said_with_its_holder(place: Place) -> None:

@@ -22,7 +22,6 @@ from tidegate.core.errors import (
     InvariantBroken,
     LeaseHeld,
     LeaseLost,
-    StateError,
     TidegateError,
 )
 from tidegate.core.lossy import Tally, tally
@@ -261,7 +260,7 @@ class _Work:
         """Let the state say what went wrong; if it cannot be written, the error itself still gets out."""
         if held.watermark is None or isinstance(error, LeaseLost | Conflict):
             return
-        with suppress(StateError):
+        with suppress(TidegateError):
             held.commit(*transitions.fail(held.watermark, self.parts.hidden(str(error)), self.clock()))
 
     def _table_sync(self, count: _Count, job: TableJob) -> TableSync:
