@@ -90,12 +90,13 @@ def for_tasks(login: Login) -> Login:
 
 
 def beyond(login: Login) -> ConnectError | None:
-    """What the bastion said about the server behind it, if it could not reach it."""
+    """What the bastion said about the server behind it, if it could not reach it, or that it went away."""
     if login.tunnel is None or login.tunnel.shared is not None:
         return None
-    complaint = _forward(login.tunnel, login.host, login.port).complaint()
+    forward = _forward(login.tunnel, login.host, login.port)
+    complaint = forward.complaint()
     if complaint is None:
-        return None
+        return forward.broken()
     return ConnectError(
         f"the bastion cannot reach {login.host}:{login.port}: {complaint}",
         where=f"{login.where} through {login.tunnel.where}",
@@ -171,6 +172,19 @@ class _Forward:
             found = [failed for line in self._said if (failed := _open_failed(line))]
             self._said.clear()
             return found[-1] if found else None
+
+    def broken(self) -> ConnectError | None:
+        """Why it is not open at this moment; None if it is."""
+        with self._changed:
+            if self._open:
+                return None
+            if isinstance(self._failure, ConnectError):
+                return self._failure
+            return ConnectError(
+                "the tunnel through the bastion broke",
+                where=self._tunnel.where,
+                hint="it is opened again as soon as the bastion answers; then run it again",
+            )
 
     def close(self) -> None:
         with self._changed:
