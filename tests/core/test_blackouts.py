@@ -62,6 +62,12 @@ def test_a_span_over_the_change_of_the_clock_ends_when_the_clock_says_so() -> No
     # Berlin's clock goes back at 01:00 UTC, so this night has an hour more.
     assert until("2025-10-25 22:00", "23:00-05:00", zone="Europe/Berlin") == utc("2025-10-26 04:00")
     assert until("2025-03-29 23:00", "23:00-05:00", zone="Europe/Berlin") == utc("2025-03-30 03:00")
+    # It shows 02:15 twice, and both are to be left alone.
+    assert until("2025-10-26 00:15", "01:00-02:30", zone="Europe/Berlin") == utc("2025-10-26 01:30")
+    assert until("2025-10-26 01:15", "01:00-02:30", zone="Europe/Berlin") == utc("2025-10-26 01:30")
+    assert until("2025-10-26 00:45", "02:30-04:00", zone="Europe/Berlin") == utc("2025-10-26 03:00")
+    # In spring there is no 02:30: it is half an hour after the 02:00 at which the clock is set forward.
+    assert until("2025-03-30 00:15", "01:00-02:30", zone="Europe/Berlin") == utc("2025-03-30 01:30")
 
 
 @pytest.mark.parametrize(

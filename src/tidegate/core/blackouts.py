@@ -50,14 +50,14 @@ class Blackout:
             day = here + timedelta(days=offset)
             if day.weekday() in self.days:
                 later = timedelta(days=1 if self.end <= self.start else 0)
-                yield self._at(day, self.start), self._at(day + later, self.end)
+                yield min(self._at(day, self.start)), max(self._at(day + later, self.end))
 
-    def _at(self, day: date, seconds: int) -> datetime:
-        """By the clock on the wall, which may be set forward or back in between."""
+    def _at(self, day: date, seconds: int) -> tuple[datetime, datetime]:
+        """When the clock on the wall shows it: in the hour that is repeated when it is set back, twice."""
         days, rest = divmod(seconds, _DAY)
         reading = time(rest // 3600, rest // 60 % 60, rest % 60)
         whole = datetime.combine(day + timedelta(days=days), reading, ZoneInfo(self.zone))
-        return whole.astimezone(UTC)
+        return whole.astimezone(UTC), whole.replace(fold=1).astimezone(UTC)
 
 
 def blacked_out_until(blackouts: Iterable[Blackout], now: datetime) -> datetime | None:
