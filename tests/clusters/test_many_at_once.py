@@ -83,13 +83,17 @@ def spark_kind() -> str:
 def place(build: Build, spark_connect: SparkServer) -> Place:
     """A shop in MariaDB whose real `tidegate sync` processes run their tasks on one server."""
     made = build("mariadb-postgres")
-    made.sections = {
-        "spark": spark_connect.spark,
-        "state": {"default": {"type": "local", "path": "./state", "lease_seconds": LEASE_SECONDS}},
-    }
+    made.sections = {"spark": spark_connect.spark}
     made.shop.create()
     made.shop.insert(200)
     return made
+
+
+@pytest.fixture
+def brief_leases(place: Place) -> None:
+    """Leases that end soon. Not among rivals: on a busy machine one of them could miss its renewal."""
+    state = {"type": "local", "path": "./state", "lease_seconds": LEASE_SECONDS}
+    place.sections["state"] = {"default": state}
 
 
 @contextmanager
@@ -221,6 +225,7 @@ def _woken(process: subprocess.Popen[str]) -> tuple[int, str]:
     return _ended(process)
 
 
+@pytest.mark.usefixtures("brief_leases")
 def test_a_holder_that_stood_still_while_it_read_is_succeeded_and_then_fenced_off(place: Place) -> None:
     place.shop.insert(2_000, first=1_000)
     options = {"processing": {"batch_size": 10, "parallelism": 2}}
@@ -248,6 +253,7 @@ def _chunks_done(place: Place) -> int:
     return run.chunks_done + run.round.done if run is not None and run.round is not None else 0
 
 
+@pytest.mark.usefixtures("brief_leases")
 def test_a_holder_that_stood_still_before_its_load_loads_nothing_twice(place: Place) -> None:
     place.configure({"orders": APPEND})
     fault = {"part": "target", "method": "load", "signal": signal.SIGSTOP}
@@ -271,6 +277,7 @@ def test_a_holder_that_stood_still_before_its_load_loads_nothing_twice(place: Pl
     place.agree()
 
 
+@pytest.mark.usefixtures("brief_leases")
 def test_a_holder_that_stood_still_in_its_load_lets_the_next_one_wait_and_not_load_twice(
     place: Place,
 ) -> None:
