@@ -453,7 +453,10 @@ class _Asked:
             kinds.LoginError,
         )
         if isinstance(error, nobody):
-            hint = "configure keys, a `profile` or a `role_arn`, or log in as for the AWS command line"
+            hint = (
+                "configure keys, a `profile` or a `role_arn`, or log in as for the AWS command line,"
+                " wherever tasks run"
+            )
             return LoginRefused(f"no credentials for S3: {_line(error)}", where=self.where, hint=hint)
         if not isinstance(error, lost):
             hint = "look at `bucket`, `profile`, `region` and `endpoint_url`, and at ~/.aws/config"

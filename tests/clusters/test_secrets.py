@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 
 from tests.clusters.driver import driver
-from tests.servers import HOST
+from tests.servers import HOST, S3Server
 from tests.spark_servers import SparkServer, watched
 from tests.system.conftest import DistantPlace
 from tests.system.shop import HYBRID, Shop, Warehouse
@@ -55,15 +55,20 @@ def spark_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["mariadb", "postgres"])
 def place(
-    request: pytest.FixtureRequest, server: SparkServer, spark_kind: str, tmp_path: Path
+    request: pytest.FixtureRequest,
+    server: SparkServer,
+    spark_kind: str,
+    fresh_bucket: S3Server,
+    tmp_path: Path,
 ) -> DistantPlace:
+    """Tasks log in twice: where they read, and where they stage."""
     database = request.getfixturevalue(f"{request.param}_database")
     made = DistantPlace(
         tmp_path,
         Shop(database.config, database),
         Warehouse({"type": "duckdb", "path": str(tmp_path / "warehouse.duckdb")}),
         None,
-        sections={"spark": server.spark},
+        sections={"spark": server.spark, "staging": {"files": fresh_bucket.config}},
         driver=request.getfixturevalue(f"{spark_kind}_driver"),
     )
     made.shop.create()
@@ -86,7 +91,9 @@ def _misinformed(parts: Parts) -> None:
     parts.open_source = opened
 
 
-def test_passwords_show_nowhere_though_tasks_have_them(place: DistantPlace, server: SparkServer) -> None:
+def test_passwords_show_nowhere_though_tasks_have_them(
+    place: DistantPlace, server: SparkServer, fresh_bucket: S3Server
+) -> None:
     refused, _ = place.driver.sync(place.folder, Request(), _misinformed)
     place.synced()
 
@@ -98,11 +105,13 @@ def test_passwords_show_nowhere_though_tasks_have_them(place: DistantPlace, serv
     assert _in_files(server.folder, "MapInArrow")
     assert _on_pages(server.pages, "MapInArrow")
     assert _in_processes("org.apache.spark")
-    for secret in (WRONG, CONFIGURED, place.shop.server.password):
+    assert any(key.endswith(".parquet") for key in fresh_bucket.keys())  # noqa: SIM118 - it is no dictionary
+    for secret in (WRONG, CONFIGURED, place.shop.server.password, fresh_bucket.secret_access_key):
         assert secret not in str(error)
         assert _in_files(server.folder, secret) == []
         assert _on_pages(server.pages, secret) == []
-        assert _in_processes(secret) == []
+        # The bucket's own server was told its owner's secret by its environment.
+        assert [path for path in _in_processes(secret) if path.parent.name != str(fresh_bucket.pid)] == []
 
 
 @pytest.mark.parametrize("spark_kind", ["local"], indirect=True)
