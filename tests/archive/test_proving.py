@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import random
 from typing import Any
 
 import pytest
 
-from tests.archive.shards import Memory, origin, shard
+from tests.archive.shards import Memory, checksum_of, origin, shard
 from tidegate.archive import compressing
 from tidegate.archive.naming import fingerprint
 from tidegate.archive.shard import Shard
@@ -48,10 +47,10 @@ def _write(file: io.BytesIO) -> Written:
     return writer.finish()
 
 
-def test_a_shard_is_summed_up_as_it_was_read_back() -> None:
+def test_a_shard_that_was_written_is_known_by_the_checksum_that_its_end_holds() -> None:
     file = io.BytesIO()
     written = _write(file)
-    assert written.sha256 == hashlib.sha256(file.getvalue()).hexdigest()
+    assert written.sha256 == checksum_of(file.getvalue())
     assert written.bytes == len(file.getvalue())
     assert written.index.equals(Shard(Memory(file.getvalue())).index())
 

@@ -41,6 +41,7 @@ CODECS = {Codec.STORED: "stored", Codec.ZSTD: "zstd"}
 class Origin(NamedTuple):
     """What the table says of a file: where it lies as bytes, since a path need not be text."""
 
+    fingerprint: int
     uid: str
     created_at: datetime
     location: bytes

@@ -234,13 +234,21 @@ class Guide:
         end = self.fences[last].offset if last < len(self.fences) else self.index_offset
         return self.fences[first].offset, end
 
+    @property
+    def sha256(self) -> str:
+        """The shard's own checksum. It is over that of the tail, which holds the checksum of every file."""
+        return hashlib.sha256(self._body()).hexdigest()
+
     def comment(self) -> bytes:
+        body = self._body()
+        return _GUIDE_MAGIC + base64.b64encode(body + hashlib.sha256(body).digest())
+
+    def _body(self) -> bytes:
         fences = b"".join(_FENCE.pack(fence.fingerprint, fence.offset) for fence in self.fences)
         fixed = _GUIDE.pack(
             self.entries, self.index_offset, self.index_bytes, self.tail_sha256, len(self.fences)
         )
-        payload = fixed + fences
-        return _GUIDE_MAGIC + base64.b64encode(payload + hashlib.sha256(payload).digest())
+        return fixed + fences
 
 
 def comment_bytes(fences: int) -> int:

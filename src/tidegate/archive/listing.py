@@ -67,9 +67,8 @@ class Row(NamedTuple):
     created_at: datetime
     location: bytes | None
 
-    @property
-    def origin(self) -> Origin:
-        return Origin(self.uid, self.created_at, self.location or b"")
+    def origin(self, fingerprint: int) -> Origin:
+        return Origin(fingerprint, self.uid, self.created_at, self.location or b"")
 
 
 # --- The table ----------------------------------------------------------------------------------------

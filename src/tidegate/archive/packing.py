@@ -20,6 +20,7 @@ from typing import BinaryIO, NamedTuple
 
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.config import OnProblem
+from tidegate.archive.entries import Origin
 from tidegate.archive.files import Files, OpenFile, Unpackable
 from tidegate.archive.index import Index
 from tidegate.archive.keeping import MOST, Keeping
@@ -178,10 +179,10 @@ class _Part:
             data = file.whole()
             sha256 = hashlib.sha256(data).digest()
             if not self._is_here(mark, row, lambda: sha256):
-                self._output.add(row, Packed.of(data, self._work.level, sha256))
+                self._output.add(row.origin(mark), Packed.of(data, self._work.level, sha256))
                 self._last = row.uid, sha256
         elif not self._is_here(mark, row, lambda: _sum_of(file)):
-            self._last = row.uid, self._output.add_stream(row, file)
+            self._last = row.uid, self._output.add_stream(row.origin(mark), file)
 
     def _is_here(self, mark: int, row: Row, checksum: Callable[[], bytes]) -> bool:
         """Whether the uid is in a shard with this content. With another content it cannot be packed."""
@@ -293,13 +294,13 @@ class _Output:
     _file: BinaryIO | None = None
     _writer: ShardWriter | None = None
 
-    def add(self, row: Row, packed: Packed) -> None:
-        self._room_for(len(packed.data)).add(row.origin, packed)
+    def add(self, origin: Origin, packed: Packed) -> None:
+        self._room_for(len(packed.data)).add(origin, packed)
         self.packed += 1
         self.read += len(packed.content)
 
-    def add_stream(self, row: Row, file: OpenFile) -> bytes:
-        sha256 = self._room_for(file.size).add_stream(row.origin, file.content())
+    def add_stream(self, origin: Origin, file: OpenFile) -> bytes:
+        sha256 = self._room_for(file.size).add_stream(origin, file.content())
         self.packed += 1
         self.read += file.size
         return sha256

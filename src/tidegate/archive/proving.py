@@ -7,9 +7,8 @@ and lets less through.
 
 from __future__ import annotations
 
-import hashlib
 import io
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from tidegate.archive.compressing import content_of
 from tidegate.core.errors import DamagedShard
@@ -18,15 +17,8 @@ _AT_ONCE = 256 << 10
 _HINT = "run it again; if it happens again, look after this machine's disk and memory"
 
 
-class Point(NamedTuple):
-    """A length to which a file can be cut back, with the sum of what lies before it."""
-
-    length: int
-    digest: Any
-
-
 class ProvenFile:
-    """A file that is appended to, many small pieces at a time, and summed up as it was read back."""
+    """A file that is appended to, many small pieces at a time, each of them read back."""
 
     def __init__(self, file: BinaryIO) -> None:
         file.flush()
@@ -35,8 +27,6 @@ class ProvenFile:
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._settled = 0
-        self._digest = hashlib.sha256()
-        self._in_order = True
 
     def append(self, *pieces: bytes) -> None:
         self._waiting += pieces
@@ -49,35 +39,25 @@ class ProvenFile:
         data = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         self._write(self._settled, data)
-        self._digest.update(data)
         self._settled += len(data)
 
     def replace(self, offset: int, data: bytes) -> None:
         """Write over what was appended before."""
         self.settle()
         self._write(offset, data)
-        self._in_order = False
 
-    def point(self) -> Point:
-        self.settle()
-        return Point(self._settled, self._digest.copy())
-
-    def cut(self, point: Point) -> None:
-        """Let what was appended behind the point be gone."""
+    def cut(self, length: int) -> None:
+        """Let what was appended behind so many bytes be gone. They had been settled by then."""
         self._waiting, self._waiting_bytes = [], 0
-        self._settled, self._digest = point
-        self._file.seek(self._settled)
+        self._settled = length
+        self._file.seek(length)
         self._file.truncate()
 
-    def sha256(self) -> str:
-        """Of all that the file holds."""
+    def finish(self) -> None:
+        """Write the last of it, and see that there is no more and no less in the file."""
         self.settle()
         if self._file.seek(0, io.SEEK_END) != self._settled:
             raise DamagedShard("the file is not as long as what was written", hint=_HINT)
-        if not self._in_order:
-            self._file.seek(0)
-            self._digest = hashlib.file_digest(self._file, "sha256")
-        return self._digest.hexdigest()
 
     def _write(self, offset: int, data: bytes) -> None:
         self._file.seek(offset)

@@ -19,7 +19,7 @@ from tidegate.archive import layout
 from tidegate.archive.compressing import Compressor, compressed
 from tidegate.archive.entries import CODECS, INDEX, INDEX_GROUP, Origin, index_rows
 from tidegate.archive.layout import Codec, Fence, Guide, Member
-from tidegate.archive.naming import INDEX_MEMBER, fingerprint, member_name
+from tidegate.archive.naming import INDEX_MEMBER, member_name
 from tidegate.archive.proving import ProvenFile, prove_frame
 
 SMALLEST_BLOCK = 256 << 10
@@ -77,7 +77,7 @@ class ShardWriter:
         name = member_name(origin.uid, compressed=is_compressed)
         member = Member(name, codec, len(content), len(data), zlib.crc32(data), sha256)
         header = layout.local_header(member)
-        self._fence(origin.uid, len(header) + len(data))
+        self._fence(origin.fingerprint, len(header) + len(data))
         if is_compressed:
             prove_frame(data, content)
         self._file.append(header, data)
@@ -88,11 +88,11 @@ class ShardWriter:
 
         If reading it fails, the shard is as it was before.
         """
-        before = self._file.point()
+        self._file.settle()
         try:
             return self._add_stream(origin, content)
         except BaseException:
-            self._file.cut(before)
+            self._file.cut(self.length)
             raise
 
     def _add_stream(self, origin: Origin, content: Iterable[bytes]) -> bytes:
@@ -113,13 +113,12 @@ class ShardWriter:
         member = Member(name, codec, size, stored, crc32, digest.digest(), wide=True)
         header = layout.local_header(member)
         self._file.replace(self.length, header)
-        self._fence(origin.uid, len(header) + stored)
+        self._fence(origin.fingerprint, len(header) + stored)
         self._entered(origin, member, len(header))
         return member.sha256
 
-    def _fence(self, uid: str, length: int) -> None:
+    def _fence(self, mark: int, length: int) -> None:
         """Begin a new block, unless this member still belongs to the last one. A large one has its own."""
-        mark = fingerprint(uid)
         if mark < self._last:
             raise ValueError("members of a shard come in the order of their fingerprints")
         self._last = mark
@@ -160,7 +159,8 @@ class ShardWriter:
         )
         self._file.append(tail)
         self._file.append(guide.comment())
-        return Written(self._file.sha256(), len(tail) + self.length + comment, rows)
+        self._file.finish()
+        return Written(guide.sha256, len(tail) + self.length + comment, rows)
 
     def _directory(self, index: bytes) -> bytes:
         last = layout.directory_record(INDEX_MEMBER, len(index), zlib.crc32(index), self.length)
