@@ -49,16 +49,15 @@ def unmapped(name: str) -> str:
     """The condition that a text cannot be sent as it is stored, without ever being NULL.
 
     For what its character set has no character for, the server sends a question mark, or in some sets U+FFFD,
-    without a word. Those that were question marks before are told by their number. Beyond
-    max_allowed_packet, the text with a sign before it would be NULL.
+    without a word. Those that were question marks before are told by their number.
     """
     sent = _unicode(name)
     octets = f"CAST({sent} AS BINARY)"
     marks = f"CHAR_LENGTH(REPLACE({name}, '?', '')) <> CHAR_LENGTH(REPLACE({sent}, '?', ''))"
-    too_long = f"{name} IS NOT NULL AND CONCAT('=', {sent}) IS NULL"
     # Most texts have no question mark at all, and to look for one costs less than to count them.
     return (
-        f"COALESCE({too_long} OR INSTR({octets}, '?') > 0 AND {marks} OR INSTR({octets}, X'EFBFBD') > 0, 0)"
+        f"COALESCE({_too_long(name)} OR INSTR({octets}, '?') > 0 AND {marks} "
+        f"OR INSTR({octets}, X'EFBFBD') > 0, 0)"
     )
 
 
@@ -83,11 +82,24 @@ def may_be_halved(column: Column) -> bool:
     return word in _TEXTS and not column.charset
 
 
-def with_sign(name: str, wrong: str | None = None) -> str:
+def with_sign(name: str) -> str:
     """A text behind a sign that says whether it is what is stored; if not, only its beginning."""
-    sent = _unicode(name)
+    return _signed(name, unmapped(name))
+
+
+def with_sign_of_halves(name: str) -> str:
+    """The same for a text in Unicode, where only halves of characters cannot be sent."""
+    return _signed(name, f"{halved(name)} OR {_too_long(name)}")
+
+
+def _signed(name: str, wrong: str) -> str:
     shown = f"CONCAT('!', LEFT({without_halves(name)}, {_SHOWN}))"
-    return f"CASE WHEN {wrong or unmapped(name)} THEN {shown} ELSE CONCAT('=', {sent}) END"
+    return f"CASE WHEN {wrong} THEN {shown} ELSE CONCAT('=', {_unicode(name)}) END"
+
+
+def _too_long(name: str) -> str:
+    """The condition that a text with a sign before it would be NULL: beyond max_allowed_packet."""
+    return f"{name} IS NOT NULL AND CONCAT('=', {_unicode(name)}) IS NULL"
 
 
 def _unicode(name: str) -> str:

@@ -163,13 +163,13 @@ class MySQLWire:
 
     def expression(self, read: Read, column: Column) -> str:
         from tidegate.sources.mysql_session import quote
-        from tidegate.sources.mysql_types import SPATIAL, halved, with_sign
+        from tidegate.sources.mysql_types import SPATIAL, with_sign, with_sign_of_halves
 
         name = quote(column.name)
         if column.charset:
             return with_sign(name)
         if self._is_signed(read, column):
-            return with_sign(name, halved(name))
+            return with_sign_of_halves(name)
         if column.type.kind in (Kind.FLOAT32, Kind.FLOAT64):
             return f"{name} * 1e0"  # a FLOAT would be written with six digits, a DOUBLE(10,2) with two
         if column.native.split("(")[0] in SPATIAL:

@@ -298,9 +298,11 @@ def small_packets(mariadb_database: Server) -> Iterator[None]:
     """A server whose rows came from one that was set up for larger ones."""
     run(
         mariadb_database,
-        "CREATE TABLE x (id int PRIMARY KEY, t mediumtext CHARACTER SET latin2, j json)",
-        "INSERT INTO x VALUES (1, 'a', '[]'), (2, REPEAT('ł', 1000000), '[]')",
-        "INSERT INTO x VALUES (3, NULL, CONCAT('[', REPEAT('1, ', 500000), '2]'))",
+        "CREATE TABLE x (id int PRIMARY KEY, t mediumtext CHARACTER SET latin2, j json, "
+        "u mediumtext COMPRESSED)",
+        "INSERT INTO x VALUES (1, 'a', '[]', 'b'), (2, REPEAT('ł', 1000000), '[]', 'b')",
+        "INSERT INTO x VALUES (3, NULL, CONCAT('[', REPEAT('1, ', 500000), '2]'), NULL)",
+        "INSERT INTO x VALUES (4, NULL, NULL, REPEAT('한', 500000))",
     )
     [(usual,)] = mariadb_database.execute("SELECT @@GLOBAL.max_allowed_packet")
     run(mariadb_database, f"SET GLOBAL max_allowed_packet = {1 << 20}")
@@ -323,13 +325,22 @@ def test_what_is_larger_than_the_servers_packets_does_not_vanish(
     assert (batch.column("t").to_pylist(), lost) == (["a", None], {"t": 1})
     with pytest.raises(LossyValue, match=r"column `t` holds .?!?ł+… where id = 2"):
         list(reader.read(replace(small, nulled=()), batch_rows=9))
-    large = replace(decided(mariadb_source, OnLossy.ERROR, "mysql"), where="id = 3")
-    if number:
-        [batch] = reader.read(large, batch_rows=9)
-        assert len(batch.column("j")[0].as_py()) == 1_500_003
-    else:
-        with pytest.raises(SourceError, match="a row is larger than the server's max_allowed_packet"):
-            list(reader.read(large, batch_rows=9))
+    for name, row, length, policy in [
+        ("j", 3, 1_500_003, OnLossy.ERROR),
+        ("j", 3, 1_500_003, OnLossy.TEXT),
+        ("u", 4, 500_000, OnLossy.ERROR),
+    ]:
+        large = replace(decided(mariadb_source, policy, "mysql"), where=f"id = {row}")
+        if number:
+            [batch] = reader.read(large, batch_rows=9)
+            assert len(batch.column(name)[0].as_py()) == length
+        else:
+            with pytest.raises(SourceError, match="a row is larger than the server's max_allowed_packet"):
+                list(reader.read(large, batch_rows=9))
+    if number:  # which has to put a sign before it, to tell halves of characters
+        nulled = replace(decided(mariadb_source, OnLossy.NULL, "mysql"), where="id = 4")
+        [batch] = reader.read(nulled, batch_rows=9, lost=lost)
+        assert (batch.column("u").to_pylist(), lost["u"]) == ([None], 1)
 
 
 def lite(folder: Path, declared: str, values: list[Any]) -> Source:

@@ -62,9 +62,12 @@ class Rule:
 
 
 def base(column: Column) -> str:
-    """The native type without sizes and attributes: `decimal` of `decimal(10,2) unsigned`."""
+    """The native type without sizes and attributes: `decimal` of `decimal(10,2) unsigned`, and `text` of
+    `text /*M!100301 COMPRESSED*/`."""
     native = column.native.lower()
-    return native if native.endswith("[]") else native.partition("(")[0].removesuffix(" unsigned").strip()
+    if native.endswith("[]"):
+        return native
+    return native.partition("(")[0].partition("/*")[0].strip().removesuffix(" unsigned")
 
 
 def projections(

@@ -145,7 +145,7 @@ RULES = (
     Rule(frozenset({Kind.DATE, Kind.TIMESTAMP}), None, _plain, exact.unchanged),
     Rule(frozenset({Kind.INSTANT}), None, _plain, exact.utc_reading),
     Rule(_TEXTS, _PLAIN_TEXTS, _plain, exact.text),
-    Rule(frozenset({Kind.JSON}), None, _in_unicode, exact.text),
+    Rule(_TEXTS, frozenset({"json"}), _in_unicode, exact.text),
     Rule(_TEXTS, None, _as_text, exact.text),
     Rule(frozenset({Kind.BYTES}), SPATIAL, _well_known_binary, exact.octets),
     Rule(frozenset({Kind.BYTES}), frozenset({"vector"}), _as_bytes, exact.octets),
