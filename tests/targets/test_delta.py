@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from tests.servers import S3Server
 from tidegate import delta_log
@@ -394,6 +394,27 @@ def test_a_merge_finds_keys_that_no_calendar_of_python_has(target: DeltaTarget, 
         rows = [(ancient, note), (ordinary, note), (far, note)]
         target.load(table, [stage.segment(schema, rows, run=run)], generation=1, fence=1)
     assert target.count("orders") == 3
+
+
+def test_keys_are_found_however_a_table_that_somebody_made_spells_them(
+    target: DeltaTarget, stage: Stage, lake: Path
+) -> None:
+    there = {"ID": pa.array([1, 9], pa.int64()), "At": pa.array([1, 1], pa.int64()), "NOTE": ["old", "nine"]}
+    write_deltalake(lake / "orders", pa.table(there))
+    table = orders(WriteMode.MERGE, files=FileLayout(cluster_by=("note",)))
+    target.prepare(table, ORDERS)
+
+    target.load(table, [stage.segment(ORDERS, [(1, 2, "new"), (2, 1, "two")])], generation=1, fence=1)
+    again = [stage.segment(ORDERS, [(2, 1, "two"), (3, 1, "three")], run=2)]
+    target.load(orders(), again, generation=1, fence=2, skip_existing=True)
+
+    assert text_rows(rows_of(target, "orders")) == [
+        ("1", "2", "new"),
+        ("2", "1", "two"),
+        ("3", "1", "three"),
+        ("9", "1", "nine"),
+    ]
+    assert target.present("orders", ["id"], [(1,), (4,)]) == 1
 
 
 def test_a_merge_holds_neither_the_table_nor_the_rows_in_memory(

@@ -46,6 +46,12 @@ def arrow_schema_of(table: DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
+def spelled(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Columns as the table spells them: somebody may have made it with names in another case."""
+    there = {name.casefold(): name for name in schema.names}
+    return [there.get(name.casefold(), name) for name in names]
+
+
 def conformed(
     batch: pa.RecordBatch, schema: pa.Schema, constants: Mapping[str, Any] | None = None
 ) -> pa.RecordBatch:

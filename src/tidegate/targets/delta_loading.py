@@ -26,6 +26,7 @@ from tidegate.targets.delta_files import (
     conformed,
     data_files,
     files_of,
+    spelled,
 )
 from tidegate.targets.delta_ledger import (
     WORDS,
@@ -158,7 +159,7 @@ class Load:
     ) -> list[DataFile]:
         """Write what is left of the files that lose rows, and the rows that come in; return those files."""
         run = RUN_COLUMN in self._schema.names
-        comparison = Comparison(self.table.key, cursor, with_run=run)
+        comparison = Comparison.spelled(self._schema, self.table.key, cursor, with_run=run)
         incoming = comparison.of(_spooled(self._rows(fresh), spool, self._schema), self._schema)
         if judge is compare:
             demand_keys(incoming, comparison, self.table.name)
@@ -210,7 +211,8 @@ class Load:
             return 0
         layout = self.table.files
         partition_by = self.found.metadata().partition_columns
-        writer = FileWriter(self._storage, self._schema, partition_by, layout.cluster_by)
+        cluster_by = spelled(layout.cluster_by, self._schema)
+        writer = FileWriter(self._storage, self._schema, partition_by, cluster_by)
         with writer.kept_if_committed():
             with said(self.found.table_uri, _FILES):
                 removed = fill(writer)

@@ -17,7 +17,7 @@ from pyarrow.fs import FileSystem
 
 from tidegate.core.errors import TargetError
 from tidegate.core.names import RUN_COLUMN
-from tidegate.targets.delta_files import DataFile, arrow_schema_of, data_files
+from tidegate.targets.delta_files import DataFile, arrow_schema_of, data_files, spelled
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,6 +38,13 @@ class Comparison:
     def columns(self) -> list[str]:
         run = [RUN_COLUMN] if self.with_run else []
         return list(dict.fromkeys([*self.key, *self.cursor, *run]))
+
+    @classmethod
+    def spelled(
+        cls, schema: pa.Schema, key: Sequence[str], cursor: Sequence[str] = (), *, with_run: bool = True
+    ) -> Comparison:
+        """With the columns as the table spells them: in their names case does not count."""
+        return cls(spelled(key, schema), spelled(cursor, schema), with_run)
 
     def of(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
         """What is compared, under names of its own, and the number of each row."""
@@ -221,12 +228,13 @@ def present(
     table: DeltaTable, storage: FileSystem, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
 ) -> int:
     """How many rows of the table have one of these combinations, of which each is given once."""
-    schema, comparison = arrow_schema_of(table), Comparison(columns, with_run=False)
-    fields = [schema.field(name) for name in columns]
+    schema = arrow_schema_of(table)
+    comparison = Comparison.spelled(schema, columns, with_run=False)
+    fields = [schema.field(name) for name in comparison.key]
     values = [
         pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), fields, strict=True)
     ]
-    batch = pa.record_batch(values, names=list(columns))
+    batch = pa.record_batch(values, names=list(comparison.key))
     asked = comparison.of([batch], schema)
     files = candidates(data_files(table), asked, comparison)
     found = (matched(there, asked, comparison) for _, there in compared(files, storage, schema, comparison))
