@@ -14,14 +14,17 @@ import pytest
 from click.testing import CliRunner
 
 from tests.system.conftest import Build, Place
-from tests.system.shop import HYBRID, LONG_AGO
+from tests.system.shop import HYBRID, ID_ONLY, LONG_AGO
 from tests.system.test_resume import FullStaging
 from tidegate.cli.root import tidegate
 from tidegate.config.project import Project
 from tidegate.core.errors import QualityFailed, StagingError
 from tidegate.core.watermark import StreamId
 from tidegate.spark import uniqueness
+from tidegate.state.clock import new_token, now
 from tidegate.sync.pipeline import Scope
+from tidegate.sync.quarantine import Quarantine
+from tidegate.sync.sifting import Sieve
 from tidegate.sync.verifying import verified
 
 LATER = LONG_AGO + timedelta(days=1)
@@ -161,6 +164,29 @@ def test_a_whole_batch_is_put_aside_where_no_row_is_to_blame(build: Build) -> No
     assert "cannot be judged by themselves" in CliRunner().invoke(tidegate, arguments).output
     command(place, "quarantine", "discard", "-t", "orders", "--yes")
     assert "2 files deleted" in command(place, "staging", "clean", "--orphaned", "--yes")
+
+
+def test_what_has_come_another_way_or_is_redriven_already_is_not_brought_twice(build: Build) -> None:
+    place = build("sqlite-duckdb")
+    place.shop.create()
+    for first, count, least in ((1, 3, 0), (4, 1, -1)):
+        rules = {"columns": {"amount": {"min": least}}, "on_failure": "quarantine"}
+        append = {**ID_ONLY, "write_mode": "append", "validation": rules}
+        place.configure({"orders": append}, ceiling={"lookback_ids": 10})
+        place.shop.insert(count, first=first)
+        place.shop.run("UPDATE orders SET amount = 1 - id WHERE id < 4")
+        place.synced()  # the second time it reads all ids again
+    with closing(place.parts()) as parts:
+        quarantine = Quarantine(parts, STREAM, now, new_token)
+        settings = Project.load(place.folder).pipeline("shop").settings_for("orders")
+        files, sieve = quarantine.files(), Sieve(parts.staging, settings, new_token)
+        assert quarantine.redrive(files, settings, reason="agreed", sieve=sieve) == 1
+        assert quarantine.redrive(files, settings, reason="asked at the same time", sieve=sieve) == 0
+        quarantine.discard(files, reason="asked at the same time")
+        assert [file.segment.rows for file in quarantine.files()] == [1]
+    place.synced(scope=Scope.LOAD)
+
+    assert place.warehouse.execute("SELECT id FROM orders ORDER BY id") == [(1,), (2,), (4,)]
 
 
 def test_a_killed_run_keeps_what_it_found_and_never_loads_what_failed(build: Build) -> None:

@@ -97,9 +97,7 @@ def redrive(
     They are judged by the rules of today; those that break one stay. Versions of rows that are older than
     what has arrived since lose, where rows are merged.
     """
-    from tidegate.core.types import Schema
     from tidegate.observe.figures import counted
-    from tidegate.sync.job import target_table
     from tidegate.sync.sifting import Sieve
 
     invocation = invocation_of(ctx)
@@ -111,13 +109,10 @@ def redrive(
         what = "that break its rules" if as_they_are else "as far as they break its rules no more"
         confirm(f"Load {_rows(files)} rows of {item.stream} {what}?", yes=yes or force)
         settings = item.pipeline.settings_for(item.stream.name)
-        newest = files[-1]
-        schema = Schema.from_json(newest.schemas[newest.segment.schema])
-        mode = target_table(settings, item.stream, schema).mode
         sieve = None if as_they_are else Sieve(quarantine.parts.staging, settings, quarantine.token)
         why = reason or "redriven with `tidegate quarantine redrive`"
-        rows = quarantine.redrive(files, mode=mode, reason=why, sieve=sieve)
-    left = sum(file.segment.rows for file in files) - rows
+        rows = quarantine.redrive(files, settings, reason=why, sieve=sieve)
+        left = sum(file.segment.rows for file in quarantine.files(run))
     if rows:
         invocation.terminal.say(f"{counted(rows, 'row')} to be loaded by `tidegate sync --load-only`")
     if left:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from tidegate.config.settings import TableSettings
 from tidegate.core import transitions
 from tidegate.core.errors import UsageError
 from tidegate.core.receipts import Segment
 from tidegate.core.strategies import WriteMode
+from tidegate.core.types import Schema
 from tidegate.core.watermark import Event, StreamId
+from tidegate.sync.job import target_table
 from tidegate.sync.parts import Parts
 from tidegate.sync.sifting import Sieve, Sifted
 from tidegate.sync.streams import family
+from tidegate.targets.contract import TargetTable
 
 
 def in_quarantine(events: Iterable[Event]) -> list[tuple[Segment, Event]]:
@@ -64,29 +68,50 @@ class Quarantine:
         ]
 
     def redrive(
-        self, files: Sequence[Quarantined], *, mode: WriteMode, reason: str, sieve: Sieve | None = None
+        self,
+        files: Sequence[Quarantined],
+        settings: TableSettings,
+        *,
+        reason: str,
+        sieve: Sieve | None = None,
     ) -> int:
         """Make rows pending, so that the next load brings them once; returns how many.
 
         With a sieve only those that break no rule any more; the others stay. Where the newest version of a
         row is kept, older ones lose against what has arrived since.
         """
-        if mode is WriteMode.REPLACE:
+        tables = [target_table(settings, self.table, schema) for schema in map(_schema, files)]
+        if any(table.mode is WriteMode.REPLACE for table in tables):
             raise UsageError(
                 "this table is replaced as a whole, so its rows cannot be brought one by one",
                 where=str(self.table),
                 hint="relax `validation:` and sync it again, then `tidegate quarantine discard`",
             )
-        return sum(self._redriven(stream, own, reason, sieve) for stream, own in _by_stream(files).items())
+        versions = all(_are_told_apart(table, settings) for table in tables)
+        return sum(
+            self._redriven(stream, own, reason, sieve, overlaps=versions)
+            for stream, own in _by_stream(files).items()
+        )
 
     def _redriven(
-        self, stream: StreamId, files: Sequence[Quarantined], reason: str, sieve: Sieve | None
+        self,
+        stream: StreamId,
+        files: Sequence[Quarantined],
+        reason: str,
+        sieve: Sieve | None,
+        *,
+        overlaps: bool,
     ) -> int:
         """Under the lease throughout: until the commit nobody knows what the sieve writes."""
         with self.parts.hold(stream, self.clock, self.token) as held:
+            files = self._still_there(stream, files)
             sifted = [(file, sieve.sift(file) if sieve else Sifted(passed=file.segment)) for file in files]
             moved = [(file, found) for file, found in sifted if found.passed is not None]
-            passed = [found.passed for _, found in moved if found.passed is not None]
+            passed = [
+                replace(found.passed, overlaps=overlaps or found.passed.overlaps)
+                for _, found in moved
+                if found.passed is not None
+            ]
             if not passed:
                 return 0
             now = self.clock()
@@ -104,9 +129,30 @@ class Quarantine:
     def discard(self, files: Sequence[Quarantined], *, reason: str) -> None:
         """Give the rows up. Their files are orphans from now on, for `staging clean`."""
         for stream, own in _by_stream(files).items():
-            keys = [file.segment.key for file in own]
             with self.parts.hold(stream, self.clock, self.token) as held:
-                held.commit(*transitions.discard(held.mark, keys, reason=reason, now=self.clock()))
+                keys = [file.segment.key for file in self._still_there(stream, own)]
+                if keys:
+                    held.commit(*transitions.discard(held.mark, keys, reason=reason, now=self.clock()))
+
+    def _still_there(self, stream: StreamId, files: Sequence[Quarantined]) -> list[Quarantined]:
+        """Somebody else may have decided about some while this one was asked: the lease ends that."""
+        keys = {segment.key for segment, _ in in_quarantine(self.parts.store.history(stream))}
+        return [file for file in files if file.segment.key in keys]
+
+
+def _schema(file: Quarantined) -> Schema:
+    return Schema.from_json(file.schemas[file.segment.schema])
+
+
+def _are_told_apart(table: TargetTable, settings: TableSettings) -> bool:
+    """Whether appended versions of a row are told by the source's own key and the cursor, as they are.
+
+    Then a version that has come another way meanwhile is left out: what is put aside can be read again by a
+    look-back, or after the mark was moved back. Of `keys:` nobody knows whether only one row has them.
+    """
+    order = settings.cursor.columns
+    plain = table.cursor == order and not settings.masks.keys() & set(order)
+    return table.mode is WriteMode.APPEND and bool(table.key and order) and plain and not settings.keys
 
 
 def _by_stream(files: Sequence[Quarantined]) -> dict[StreamId, list[Quarantined]]:
