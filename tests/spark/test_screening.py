@@ -156,3 +156,17 @@ def test_missing_values_and_the_newest_are_found() -> None:
 def test_rules_that_cannot_be_checked_are_refused_beforehand(rules: Rules, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem.replace("(", r"\(")):
         demand_rules(rules, WORDY, "shop/orders")
+
+
+def test_a_check_never_takes_one_column_for_another_whose_name_differs_by_case() -> None:
+    columns = tuple(Column(name, DataType(Kind.INT64)) for name in ("id", "Total", "total"))
+    values = [pa.array([1, 2]), pa.array([5, 5]), pa.array([-1, 5])]
+    rows = pa.record_batch(values, schema=arrow_schema(columns))
+    sound = Screen(Rules(checks=(RowCheck("sound", "id > 1"),)), columns, "shop/orders")
+    sound.sort(rows)
+    assert dict(sound.findings.failed) == {"sound": 1}
+
+    with pytest.raises(ConfigError, match="the check does not work") as refused:
+        demand_rules(Rules(checks=(RowCheck("low", "total > 0"),)), columns, "shop/orders")
+
+    assert "SQL cannot tell Total and total apart" in str(refused.value.hint)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidegate.arrow import arrow_schema
 from tidegate.core.errors import ConfigError
+from tidegate.core.names import fold_ascii
 from tidegate.core.quality import ColumnRule, Findings, OnFailure, RowCheck, Rules
 from tidegate.core.types import Column
 from tidegate.spark.measures import Broken, Measure
@@ -180,15 +181,18 @@ class _Condition:
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         import duckdb
 
-        connection = self._open()
-        connection.register("batch", pa.Table.from_batches([batch]))
+        connection, twins = self._open(), _twins(batch.schema.names)
+        # Without them a check that names one fails, where DuckDB would take one column for the other.
+        connection.register("batch", pa.Table.from_batches([batch]).drop_columns(twins))
         try:
             # The closing bracket stands on a line of its own: a condition may end in a comment.
             query = f"SELECT CAST(({self._check.sql}\n) AS BOOLEAN) AS holds FROM batch"
             found = connection.execute(query).to_arrow_table().column("holds").combine_chunks()
         except duckdb.Error as error:
             problem = f"the check does not work: {str(error).partition(chr(10))[0]}"
-            raise ConfigError(problem, where=f"{self._where}: {self._check.name}") from error
+            alike = f"SQL cannot tell {' and '.join(twins)} apart: use rules under `columns`"
+            place = f"{self._where}: {self._check.name}"
+            raise ConfigError(problem, where=place, hint=alike if twins else None) from error
         finally:
             connection.unregister("batch")
         if len(found) != batch.num_rows:
@@ -215,6 +219,12 @@ class _Condition:
             self._connection.execute("SET TimeZone = 'UTC'")
             self._connection.execute("SET lock_configuration = true")
         return self._connection
+
+
+def _twins(names: list[str]) -> list[str]:
+    """Columns whose names differ by case alone."""
+    folded = Counter(map(fold_ascii, names))
+    return [name for name in names if folded[fold_ascii(name)] > 1]
 
 
 def demand_rules(rules: Rules, columns: tuple[Column, ...], where: str) -> None:
