@@ -39,6 +39,7 @@ def limited(limits: Limits, *nulled: str, lost: Counter[str] | None = None) -> L
         (VALID, pa.string(), ['"1. - 0e!"', r'"\ud83d"', None], "[1.]"),
         (VALID, pa.string(), ['"-"'], " - "),
         (VALID, pa.string(), ['"é"'], "[0e]"),
+        (VALID, pa.string(), ['{"a": "b",\n "c\\n\\"":\t[]}', None], '{"a": 1, "b\n": 2}'),
         (PAIRED, pa.string(), [r'"\ud83d\ude00"', '"1. "', None], r'"\uD83D \ude00"'),
         (Limits(days=(-1, 1)), pa.date32(), [pa.scalar(1, pa.date32()).as_py(), None], None),
     ],

@@ -101,6 +101,7 @@ _LOOSE = "|".join(
         r"[0-9]\.(?:[^0-9]|$)",  # numbers that end in the middle
         r"[0-9][eE][-+]?(?:[^0-9]|$)",
         r"(?:^|[[:,\s])-(?:[^0-9]|$)",
+        r'[{,]\s*"(?:[^"\\\x00-\x1f]|\\.)*[\x00-\x1f]',  # MariaDB takes any character in a key
     )
 )
 _SUSPECT = {Documents.VALID: _LOOSE, Documents.PAIRED: rf"{_LOOSE}|\\u[dD][89a-fA-F]"}
