@@ -12,6 +12,7 @@ from tests.system.conftest import Build, Place
 from tests.system.shop import ID_ONLY, quoted
 from tidegate.cli.root import tidegate
 from tidegate.core.names import RULES
+from tidegate.sync.pipeline import Scope
 
 LONG = "the number of times that somebody has looked at this very long name, " + "é" * 40
 
@@ -117,6 +118,13 @@ def test_a_mapping_that_would_leave_rows_behind_is_refused(place: Place) -> None
     back = columns(place, "unmap", "-t", "odd", "cust")
     assert back.exit_code == 2
     assert "its rows so far are in `customer`" in back.output
+    place.shop.run("ALTER TABLE odd ADD COLUMN other TEXT")
+    taken = columns(place, "map", "-t", "odd", "other", "customer")
+    assert taken.exit_code == 2
+    assert "would both be called customer" in taken.output
+    taken = columns(place, "map", "-t", "odd", "other", "id")
+    assert taken.exit_code == 2
+    assert "that is where the rows so far have column `id`" in taken.output
 
 
 def test_a_mapping_written_by_hand_is_held_to_the_same(place: Place) -> None:
@@ -149,6 +157,37 @@ def test_a_column_renamed_at_the_source_goes_on_under_its_old_name_if_mapped(pla
     assert "customer" not in {
         name for (name,) in place.warehouse.execute("SELECT column_name FROM duckdb_columns()")
     }
+
+
+@pytest.mark.parametrize("place", ["sqlite-duckdb", "sqlite-postgres"], indirect=True)
+def test_what_was_read_before_a_column_was_renamed_goes_where_it_is_mapped_to(place: Place) -> None:
+    odd(place, "cust", "Note")
+    add(place, id=1, cust="a", Note="x")
+    place.synced(scope=Scope.EXTRACT)
+    place.shop.run("ALTER TABLE odd RENAME COLUMN cust TO customer")
+    assert columns(place, "map", "-t", "odd", "customer", "cust").exit_code == 0
+    add(place, id=2, customer="b", Note="y")
+    place.synced()
+    arrived = [(1, "a", "x"), (2, "b", "y")]
+    told = f"SELECT id, cust, {quoted('Note')} FROM odd ORDER BY id"
+    assert place.warehouse.execute(told) == arrived
+    again = ["--project", str(place.folder), "watermark", "reset", "-t", "odd", "--loaded-only", "--yes"]
+    assert CliRunner().invoke(tidegate, [*again, "--reason", "once more"]).exit_code == 0
+    place.synced(scope=Scope.LOAD)
+    assert place.warehouse.execute(told) == arrived
+    assert set(place.parts().target().columns("odd")) == {"id", "cust", "Note", "_tidegate_run"}
+
+
+def test_rows_that_wait_are_loaded_as_what_was_read_though_the_key_is_another_now(place: Place) -> None:
+    place.shop.run("CREATE TABLE odd (id INTEGER PRIMARY KEY, seq INTEGER NOT NULL)")
+    place.configure({"odd": {"cdc_strategy": "id_only", "cdc_id_column": "seq"}})
+    add(place, id=1, seq=5)
+    place.synced(scope=Scope.EXTRACT)
+    place.shop.run("ALTER TABLE odd RENAME COLUMN id TO number")
+
+    place.synced()
+
+    assert place.warehouse.execute("SELECT id, seq FROM odd") == [(1, 5)]
 
 
 def test_a_mapping_that_cannot_be_is_refused(place: Place) -> None:

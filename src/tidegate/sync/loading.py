@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from tidegate.core.types import Schema
 from tidegate.core.watermark import Watermark
 from tidegate.staging.contract import StagedObject, Staging
 from tidegate.state.hold import HeldStream
-from tidegate.sync.naming import Naming, named_table, newly_named
+from tidegate.sync.naming import Names, Naming, named_table, newly_named
 from tidegate.sync.progress import Progress
 from tidegate.targets.contract import StagedSegment, Target, TargetTable
 
@@ -49,11 +49,11 @@ class Loader:
         if mark.loaded.at is None and not mark.manual and not mark.pending[0].snapshot:
             _demand_own(target, table, before=mark.pending[0].run)
         schemas = {key: Schema.from_json(data) for key, data in mark.schemas}
-        names = self._names(held, target, table, list(schemas.values()))
-        table = named_table(table, names)
-        self._tell_added(table, names.values(), there)
+        names = self._names(held, target, table, schemas)
+        table = named_table(table, names.all)
+        self._tell_added(table, names.all.values(), there)
         for fingerprint in dict.fromkeys(segment.schema for segment in mark.pending):
-            target.prepare(table, named_schema(schemas[fingerprint], names))
+            target.prepare(table, named_schema(schemas[fingerprint], names.of(schemas[fingerprint])))
         for group in _groups(mark.pending):
             self.deadline.demand(self.clock(), where=str(mark.stream), stopped="between two loads")
             staged = self._staged(group, schemas, names)
@@ -105,26 +105,26 @@ class Loader:
                 )
 
     def _names(
-        self, held: HeldStream, target: Target, table: TargetTable, schemas: list[Schema]
-    ) -> dict[str, str]:
+        self, held: HeldStream, target: Target, table: TargetTable, schemas: Mapping[str, Schema]
+    ) -> Names:
         """The target's names of all columns; new ones are committed before anything goes there under them."""
-        columns = list(dict.fromkeys(name for schema in reversed(schemas) for name in schema.names))
-        names = self.naming.names(table.stream, columns, lambda: target.columns(table.name))
-        new = newly_named(held.mark, names)
+        known = list(schemas.values())
+        newest = schemas.get(held.mark.schema or "", known[-1])
+        older = [schema.names for schema in reversed(known) if schema != newest]
+        names = self.naming.of_all(table.stream, newest.names, older, lambda: target.columns(table.name))
+        new = newly_named(held.mark, names.all)
         if new is not None:
             held.commit(*transitions.name(held.mark, new, self.clock()))
         return names
 
-    def _staged(
-        self, group: list[Segment], schemas: dict[str, Schema], names: dict[str, str]
-    ) -> list[StagedSegment]:
+    def _staged(self, group: list[Segment], schemas: dict[str, Schema], names: Names) -> list[StagedSegment]:
         there = self.staging.stat_all([segment.key for segment in group])
         for segment in group:
             self._demand_whole(segment, there.get(segment.key))
         return [
             StagedSegment(
                 segment=segment,
-                schema=named_schema(schemas[segment.schema], names),
+                schema=named_schema(schemas[segment.schema], names.of(schemas[segment.schema])),
                 path=self.staging.local_path(segment.key),
                 open=partial(self.staging.open, segment.key),
                 names=schemas[segment.schema].names,

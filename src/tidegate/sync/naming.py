@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.names import NameRules, NamesClash, changed_names, name_columns
 from tidegate.core.strategies import FileLayout, Placement
+from tidegate.core.types import Schema
 from tidegate.core.watermark import StreamId, Watermark
 from tidegate.state.contract import Store
 from tidegate.sync.streams import family
@@ -26,6 +27,29 @@ class Remembered:
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the columns of several schemas of a table are called at its target.
+
+    Columns of different schemas can share a name: one that was renamed goes on where the old one ended.
+    """
+
+    newest: Mapping[str, str]
+    older: Mapping[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
+    """By the columns of a schema."""
+
+    def of(self, schema: Schema) -> Mapping[str, str]:
+        return self.older.get(schema.names, self.newest)
+
+    @property
+    def all(self) -> dict[str, str]:
+        """Each column's name; of one that has several, the one it has by now."""
+        found: dict[str, str] = {}
+        for names in (self.newest, *self.older.values()):
+            found = {**names, **found}
+        return found
+
+
+@dataclass(frozen=True)
 class Naming:
     """How one table's columns get their names."""
 
@@ -38,18 +62,55 @@ class Naming:
         self, stream: StreamId, columns: Sequence[str], there: Callable[[], Collection[str]]
     ) -> dict[str, str]:
         """The target's name of each column; `there` tells what the table has, and is asked if need be."""
-        known = self.remembered(stream)
+        return dict(self.of_all(stream, columns, (), there).newest)
+
+    def of_all(
+        self,
+        stream: StreamId,
+        newest: Sequence[str],
+        older: Iterable[tuple[str, ...]],
+        there: Callable[[], Collection[str]],
+    ) -> Names:
+        """The same for the newest schema, and for those before it, of which the newest comes first."""
+        known, schemas = self.remembered(stream), list(dict.fromkeys(older))
+        columns = list(dict.fromkeys([*newest, *(name for schema in schemas for name in schema)]))
         if not self.mapped and not known.names and self._are_plain(columns):
-            return {column: column for column in columns}
+            return Names({column: column for column in columns})
         present = there()
         kept = self._still_there(known, present)
         self.demand_unmoved(stream, columns, kept, present, loaded=known.loaded)
         try:
-            return name_columns(columns, self.rules, mapped=self.mapped, remembered=kept, there=present)
+            now = name_columns(newest, self.rules, mapped=self.mapped, remembered=kept, there=present)
+            if known.loaded:
+                self._demand_own(stream, now, kept, present)
+            return self._with_older(now, schemas, {**kept, **self.mapped}, present)
         except NamesClash as error:
             raise ConfigError(
                 f"columns {error} at the target", where=str(stream), hint=_MAPPING_HINT
             ) from error
+
+    def _with_older(
+        self,
+        now: dict[str, str],
+        schemas: Iterable[tuple[str, ...]],
+        decided: Mapping[str, str],
+        there: Collection[str],
+    ) -> Names:
+        """A column that is there no more keeps the name that it had before the ones after it came."""
+        gone = {column: name for column, name in decided.items() if column not in now}
+        spelled = {self.rules.fold(name): name for name in now.values()}
+        older: dict[tuple[str, ...], dict[str, str]] = {}
+        for columns in schemas:
+            still = {column: now[column] for column in columns if column in now}
+            taken = {self.rules.fold(name) for name in still.values()}
+            free = {column: name for column, name in gone.items() if self.rules.fold(name) not in taken}
+            found = name_columns(columns, self.rules, mapped=still, remembered=free, there=there)
+            older[columns] = {
+                column: spelled.get(self.rules.fold(name), name) for column, name in found.items()
+            }
+            gone = {**older[columns], **gone}
+            gone = {column: name for column, name in gone.items() if column not in now}
+        return Names(now, older)
 
     def remembered(self, stream: StreamId) -> Remembered:
         """All streams of a table fill the same columns, so each knows what the others have decided."""
@@ -80,6 +141,28 @@ class Naming:
             found = present.get(self.rules.fold(current))
             if found is not None:
                 raise _left_behind(stream, column, found, wanted, renamable=wanted not in there)
+
+    def _demand_own(
+        self,
+        stream: StreamId,
+        names: Mapping[str, str],
+        remembered: Mapping[str, str],
+        there: Collection[str],
+    ) -> None:
+        """Refuse a mapping to a name under which another column of the source has its rows so far."""
+        present = {self.rules.fold(name) for name in there}
+        takers = {self.rules.fold(wanted): column for column, wanted in self.mapped.items()}
+        before = name_columns(list(names), self.rules, remembered=remembered, there=there)
+        for column, name in before.items():
+            folded = self.rules.fold(name)
+            moved = column not in self.mapped and folded != self.rules.fold(names[column])
+            if moved and folded in present and folded in takers:
+                raise ConfigError(
+                    f"column `{takers[folded]}` is mapped to `{name}`, and that is where the rows so far "
+                    f"have column `{column}`",
+                    where=str(stream),
+                    hint=_MAPPING_HINT,
+                )
 
     def _are_plain(self, columns: Sequence[str]) -> bool:
         folded = {self.rules.fold(name) for name in columns}

@@ -28,9 +28,9 @@ from tidegate.sources.contract import Source
 from tidegate.state.hold import HeldStream
 from tidegate.sync.continuity import demand_continuity
 from tidegate.sync.cutting import CHUNKS_PER_ROUND, CHUNKS_PER_TASK, Cutter
-from tidegate.sync.evolution import admitted
+from tidegate.sync.evolution import admitted, last_schema
 from tidegate.sync.extracting import Extractor
-from tidegate.sync.job import TableJob
+from tidegate.sync.job import TableJob, target_table
 from tidegate.sync.loading import Loader
 from tidegate.sync.markers import conclude, finished_run
 from tidegate.sync.planning import WindowPlan, next_window
@@ -195,9 +195,16 @@ class TableSync:
         self.extractor.round(held, job, snapshot, cutter.ahead)
 
     def load(self, held: HeldStream, job: TableJob) -> None:
-        """Load what is pending, unless only extraction was asked for."""
-        if self.loader is not None:
-            self.loader.load(held, job.target)
+        """Load what is pending, unless only extraction was asked for.
+
+        As what was read last: a table that has changed since, with nothing new in it, was not admitted yet.
+        """
+        if self.loader is None:
+            return
+        read = last_schema(held.watermark) or job.schema
+        as_it_is = read.fingerprint == job.schema.fingerprint
+        table = job.target if as_it_is else target_table(job.settings, job.stream, read)
+        self.loader.load(held, table)
 
     def _conclude_last(self, held: HeldStream, job: TableJob) -> None:
         """If the last run died between the end of its window and its marker, do what was left."""
