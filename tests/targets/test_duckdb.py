@@ -319,6 +319,25 @@ def run_python(code: str, job: object) -> str:
     return done.stdout.decode()
 
 
+_RETYPING = """
+import sys
+from pathlib import Path
+from tidegate.targets.duckdb import DuckDb
+with DuckDb(Path(sys.argv[1])).writing() as session:
+    session.change("CREATE TABLE x AS SELECT TIMESTAMPTZ '1800-01-01 00:00:00+00' AS moment")
+    session.change("ALTER TABLE x ALTER COLUMN moment TYPE VARCHAR")
+"""
+
+
+def test_moments_become_text_in_utc_wherever_the_machine_stands(path: Path) -> None:
+    """The offsets of those days had seconds, which their text leaves out."""
+    elsewhere = {**os.environ, "TZ": "America/New_York"}
+    subprocess.run([sys.executable, "-c", _RETYPING, str(path)], env=elsewhere, check=True)
+
+    with closing(duckdb.connect(path, read_only=True)) as connection:
+        assert connection.execute("SELECT moment FROM x").fetchall() == [("1800-01-01 00:00:00+00",)]
+
+
 def test_a_killed_loader_does_not_keep_the_file(path: Path, target: DuckDbTarget, stage: Stage) -> None:
     target.prepare(orders(), ORDERS)
     staged = [stage.segment(ORDERS, [(1, 1, "a")])]

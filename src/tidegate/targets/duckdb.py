@@ -97,6 +97,8 @@ class DuckDb:
     def writing(self) -> Iterator[DuckDbSession]:
         with self._turn(), closing(self._connect_to_write()) as connection:
             session = DuckDbSession(connection, str(self.path))
+            # Where a column becomes text: in the machine's own zone, moments before 1900 would lose seconds.
+            session.change("SET TimeZone = 'UTC'")
             session.change("BEGIN TRANSACTION")
             yield session  # on an error the connection closes, and the transaction is gone with it
             self._commit(connection)
