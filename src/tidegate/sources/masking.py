@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -65,7 +66,19 @@ def _redact(column: pa.Array) -> pa.Array:
 
 
 def _last4(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else _tail(str(value)) for value in _values(column)], pa.string())
+    tails = [None if value is None else _tail(_shown(value)) for value in _values(column)]
+    return pa.array(tails, pa.string())
+
+
+def _shown(value: object) -> str:
+    """As people write it: Python has an exponent for small decimals, and a notation of its own for bytes."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)
 
 
 def _tail(text: str) -> str:
