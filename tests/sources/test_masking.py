@@ -44,6 +44,7 @@ def test_a_day_that_no_calendar_of_python_has_is_masked_like_others(
         (DataType(Kind.DECIMAL, 20, 10), Decimal("0.0000001234"), "***1234"),
         (DataType(Kind.BYTES), b"\x00\xab\xcd", "***abcd"),
         (DataType(Kind.INT64), -12345, "***2345"),
+        (DataType(Kind.TEXT), "abc\0def", "***def"),
     ],
 )
 def test_the_last_four_are_those_that_people_write(kind: DataType, value: Any, wanted: str) -> None:

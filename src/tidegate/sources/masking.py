@@ -83,7 +83,8 @@ def _shown(value: object) -> str:
 
 def _tail(text: str) -> str:
     """Values of up to four characters would be shown whole, so they are not shown at all."""
-    return REDACTED + text[-SHOWN:] if len(text) > SHOWN else REDACTED
+    # Not every target takes NUL, and what is masked is not looked at again.
+    return REDACTED + text[-SHOWN:].replace("\0", "") if len(text) > SHOWN else REDACTED
 
 
 _MASKS: dict[Mask, Callable[[pa.Array], pa.Array]] = {
