@@ -67,6 +67,24 @@ def test_another_key_stops_a_merge_alone() -> None:
     assert found.stops(WriteMode.MERGE) == ("rows were merged by v and would be by none",)
 
 
+@pytest.mark.parametrize("kind", [Kind.INT32, Kind.INT64, Kind.TEXT])
+def test_a_renamed_column_that_is_mapped_is_the_same_column(kind: Kind) -> None:
+    before, mapped = schema_of(a=Kind.INT32, b=Kind.TEXT), {"c": "a", "d": "b", "e": "nowhere"}
+    found = compare(before, schema_of(c=kind, b=Kind.TEXT, d=Kind.TEXT, e=Kind.TEXT), mapped=mapped)
+    assert found.words[:3] == (
+        "column d (text) is new",
+        "column e (text) is new",
+        "column a is called c now, and goes on where it was",
+    )
+    assert (found.dropped, bool(found.stops(WriteMode.APPEND))) == ((), kind is Kind.TEXT)
+
+
+def test_a_key_that_is_renamed_and_mapped_is_the_same_key() -> None:
+    before, after = schema_of("a", a=Kind.INT32), schema_of("c", c=Kind.INT32)
+    assert compare(before, after, mapped={"c": "a"}).stops(WriteMode.MERGE) == ()
+    assert compare(before, after, mapped={"c": "a", "a": "x"}).stops(WriteMode.MERGE) != ()
+
+
 @pytest.mark.parametrize("kind", [DataType(Kind.DATE), DataType(Kind.INSTANT, 6), DECIMAL])
 def test_a_column_that_is_only_carried_otherwise_does_not_stop(kind: DataType) -> None:
     typed_, text = (Schema((Column("v", each, native="native"),)) for each in (kind, DataType(Kind.TEXT)))

@@ -167,7 +167,8 @@ def test_what_was_read_before_a_column_was_renamed_goes_where_it_is_mapped_to(pl
     place.shop.run("ALTER TABLE odd RENAME COLUMN cust TO customer")
     assert columns(place, "map", "-t", "odd", "customer", "cust").exit_code == 0
     add(place, id=2, customer="b", Note="y")
-    place.synced()
+    changes = place.synced().schema_changes
+    assert changes == ("column cust is called customer now, and goes on where it was",)
     arrived = [(1, "a", "x"), (2, "b", "y")]
     told = f"SELECT id, cust, {quoted('Note')} FROM odd ORDER BY id"
     assert place.warehouse.execute(told) == arrived

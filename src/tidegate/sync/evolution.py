@@ -7,8 +7,9 @@ they were: a narrower type makes the source cut or round them, and no cursor tel
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tidegate.core.errors import SchemaChanged
 from tidegate.core.natives import Relation, outgrown, relation
@@ -39,6 +40,8 @@ class Evolution:
 
     added: tuple[Column, ...] = ()
     dropped: tuple[Column, ...] = ()
+    renamed: tuple[Retyped, ...] = ()
+    """Columns with another name, which are mapped to what the old one was."""
     wider: tuple[Retyped, ...] = ()
     narrower: tuple[Retyped, ...] = ()
     """Not all values of the old type are values of the new one."""
@@ -56,6 +59,10 @@ class Evolution:
         told += [
             f"column {column.name} is gone: it stays at the target and gets no more values"
             for column in self.dropped
+        ]
+        told += [
+            f"column {change.before.name} is called {change.after.name} now, and goes on where it was"
+            for change in self.renamed
         ]
         told += [f"column {change} is wider{_and_text(change)}" for change in self.wider]
         told += [f"column {change} is narrower" for change in self.narrower]
@@ -90,27 +97,51 @@ class Evolution:
         return tuple(told)
 
 
-def compare(before: Schema, after: Schema, source: str = "", *, fixed: Collection[str] = ()) -> Evolution:
+def compare(
+    before: Schema,
+    after: Schema,
+    source: str = "",
+    *,
+    fixed: Collection[str] = (),
+    mapped: Mapping[str, str] = MappingProxyType({}),
+) -> Evolution:
     """`source` says whose words the native types are; without it only what travels is compared.
 
-    Columns that are `fixed` find rows: they must not become text.
+    Columns that are `fixed` find rows: they must not become text. What is `mapped` to the name of a column
+    that is gone is that column.
     """
     old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
-    both = [Retyped(old[name], new[name]) for name in new if name in old]
+    renamed = _renamed(old, new, mapped)
+    both = [*(Retyped(old[name], new[name]) for name in new if name in old), *renamed]
     recast = [change for change in both if _is_recast(change)]
     judged = [(change, _judged(change, source, fixed)) for change in both if change not in recast]
 
     def those(wanted: Relation) -> tuple[Retyped, ...]:
         return tuple(change for change, found in judged if found is wanted)
 
+    known = {column.name for change in both for column in (change.before, change.after)}
+    former = {change.after.name: change.before.name for change in renamed}
+    same_key = tuple(former.get(name, name) for name in after.key) == before.key
     return Evolution(
-        added=tuple(column for name, column in new.items() if name not in old),
-        dropped=tuple(column for name, column in old.items() if name not in new),
+        added=tuple(column for name, column in new.items() if name not in known),
+        dropped=tuple(column for name, column in old.items() if name not in known),
+        renamed=renamed,
         wider=those(Relation.WIDER),
         narrower=those(Relation.NARROWER),
         other=those(Relation.OTHER),
         recast=tuple(recast),
-        key=(before.key, after.key) if before.key != after.key else None,
+        key=None if same_key else (before.key, after.key),
+    )
+
+
+def _renamed(
+    old: Mapping[str, Column], new: Mapping[str, Column], mapped: Mapping[str, str]
+) -> tuple[Retyped, ...]:
+    """A column that is new goes on where another has ended, if somebody has given it that one's name."""
+    ended = {name: column for name, column in old.items() if name not in new and name not in mapped}
+    begun = (column for name, column in new.items() if name not in old)
+    return tuple(
+        Retyped(ended[mapped[column.name]], column) for column in begun if mapped.get(column.name) in ended
     )
 
 
@@ -138,7 +169,8 @@ def admitted(mark: Watermark | None, job: TableJob) -> Evolution:
     if before is None or before.fingerprint == job.schema.fingerprint:
         return Evolution()
     fixed = {*job.settings.cursor.columns, *job.schema.key}
-    evolution = compare(before, job.schema, job.settings.lossy.source, fixed=fixed)
+    names = job.settings.names
+    evolution = compare(before, job.schema, job.settings.lossy.source, fixed=fixed, mapped=names)
     reasons = evolution.stops(job.target.mode) if job.kind is RunKind.INCREMENTAL else ()
     if reasons:
         raise _stopped(job, before, reasons)
