@@ -117,9 +117,7 @@ class TestContract(TargetContract):
         files = fresh_bucket.folder / "data" / fresh_bucket.bucket
         return S3Stage(tmp_path, area=staging_in(fresh_bucket), files=files)
 
-    def test_a_remote_segment_that_is_not_what_was_written_is_refused(
-        self, target: Target, stage: Stage
-    ) -> None:
+    def test_a_segment_that_is_not_what_was_written_is_refused(self, target: Target, stage: Stage) -> None:
         """Redshift reads the object by itself, so it is the object that must not have changed."""
         target.prepare(orders(), ORDERS)
         good, other = stage.segment(ORDERS, [(1, 1, "a")]), stage.segment(ORDERS, [(1, 1, "b")])

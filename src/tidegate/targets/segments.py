@@ -1,6 +1,7 @@
 """Reading staged segments: exactly the declared columns and rows, a bounded part at a time.
 
-A segment that is no local file is downloaded first, and must be what its receipt says to the last bit.
+A segment that is no local file is downloaded first. Wherever it lay, it must be what its receipt says to the
+last bit: between extraction and load there can be days.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def at_hand(staged: Sequence[StagedSegment]) -> Iterator[list[StagedSegment]]:
     """The segments in their order, as local files: as many at a time as may be on the local disk."""
     for portion in _portions(staged):
         if all(item.path is not None for item in portion):
+            for item in portion:
+                _demand_as_written(item)
             yield portion
             continue
         with TemporaryDirectory(prefix="tidegate-segments-") as folder:
@@ -59,19 +62,29 @@ def _portions(staged: Sequence[StagedSegment]) -> Iterator[list[StagedSegment]]:
 def _downloaded(staged: StagedSegment, path: Path) -> StagedSegment:
     """The segment as a local file: its own, or a copy."""
     if staged.path is not None:
+        _demand_as_written(staged)
         return staged
     digest = hashlib.sha256()
     with reading(staged), staged.open() as file, path.open("wb") as copy:
         while piece := file.read(_PIECE):
             digest.update(piece)
             copy.write(piece)
-    if digest.hexdigest() != staged.segment.checksum:
+    _demand_digest(staged, digest.hexdigest())
+    return replace(staged, path=path, open=partial(pa.OSFile, str(path)))
+
+
+def _demand_as_written(staged: StagedSegment) -> None:
+    with reading(staged), staged.open() as file:
+        _demand_digest(staged, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _demand_digest(staged: StagedSegment, digest: str) -> None:
+    if digest != staged.segment.checksum:
         raise StagingError(
             "a segment is not what was written: its digest differs from its receipt's",
             where=staged.segment.key,
             hint="restore the file, or read its rows again with `tidegate watermark rollback`",
         )
-    return replace(staged, path=path, open=partial(pa.OSFile, str(path)))
 
 
 def batches(staged: StagedSegment) -> Iterator[pa.RecordBatch]:

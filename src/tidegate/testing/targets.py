@@ -649,16 +649,14 @@ class TargetContract:
                 target.load(orders(), [item], generation=1, fence=1)
         assert target.count("orders") == 0
 
-    def test_a_remote_segment_that_is_not_what_was_written_is_refused(
-        self, target: Target, stage: Stage
-    ) -> None:
+    def test_a_segment_that_is_not_what_was_written_is_refused(self, target: Target, stage: Stage) -> None:
         """It reads well and has as many rows: only its digest tells that it is another."""
         target.prepare(orders(), ORDERS)
         good, other = stage.segment(ORDERS, [(1, 1, "a")]), stage.segment(ORDERS, [(1, 1, "b")])
-        exchanged = replace(remote(good), open=other.open)
-        with pytest.raises(StagingError, match="not what was written"):
-            target.load(orders(), [exchanged], generation=1, fence=1)
-        assert target.count("orders") == 0
+        for exchanged in (replace(remote(good), open=other.open), replace(other, segment=good.segment)):
+            with pytest.raises(StagingError, match="not what was written"):
+                target.load(orders(), [exchanged], generation=1, fence=1)
+            assert target.count("orders") == 0
         assert target.load(orders(), [remote(good)], generation=1, fence=1) == 1
 
     def test_a_load_that_was_fenced_off_is_refused_and_a_later_lease_loads(
