@@ -430,3 +430,21 @@ def test_a_snapshot_that_is_given_up_has_covered_nothing() -> None:
         mark, run_id="r", kind=RunKind.SNAPSHOT, window=Window(None, None), now=NOW, cursor=("id",)
     )
     assert transitions.restart_snapshot(planned, NOW).began == Position.of(50)
+
+
+def test_what_was_read_of_a_range_that_is_given_up_is_covered() -> None:
+    mark = in_round(cuts=(2, 5))
+    run = mark.current_run
+    assert run.round is not None
+    [first, *_] = run.round.chunks
+    advanced = transitions.advance(mark, [receipt(run, first, rows=1)], NOW)
+    assert transitions.give_up(mark, NOW).covered == ()
+    assert transitions.give_up(advanced, NOW).covered == (first.window,)
+
+
+def test_nothing_is_covered_once_the_source_is_read_again_from_the_start() -> None:
+    mark = transitions.new(STREAM, ("id",), NOW)
+    moved, _ = transitions.move(mark, Position.of(50), reason="begin here", now=NOW)
+    covered = transitions.cover(moved, Window(Position.of(10), Position.of(20)), NOW)
+    again, _ = transitions.reset_extracted(covered, reason="read it again", now=NOW)
+    assert (again.covered, again.began, again.extracted.position) == ((), None, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,9 @@ from tests.system.test_resume import FullStaging
 from tidegate.core.errors import StagingError, TargetError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
+from tidegate.core.windows import Window
 from tidegate.sync import ranges
+from tidegate.sync.marks import ByHand
 from tidegate.sync.parts import Parts
 from tidegate.sync.pipeline import Scope
 from tidegate.sync.result import TableStatus
@@ -168,6 +170,55 @@ def test_an_interrupted_range_is_finished_before_another_one_is_read(live: Place
     live.synced(high=_minute(10))
 
     live.agree()
+
+
+def test_a_range_that_is_given_up_under_other_rules_is_appended_once(appended: Place) -> None:
+    staged = len(list((appended.folder / "staging").rglob("*.parquet")))
+    full = FullStaging(appended.folder / "staging", staged + 2)
+    with _changed(appended, lambda parts: replace(parts, staging=full)):
+        assert appended.sync(low=_minute(10), high=_minute(30)).exit_code == 1
+    assert len(appended.mark(SIDE).pending) > 0
+    judged = {**HYBRID, "write_mode": "append", "validation": {"columns": {"amount": {"min": 0}}}}
+    appended.configure({"orders": judged}, default_start=_minute(30), processing={"batch_size": 7})
+
+    appended.synced(low=_minute(10), high=_minute(30))
+    appended.synced(high=_minute(30))
+
+    appended.agree()
+
+
+@pytest.mark.parametrize("act", [ByHand.reset, ByHand.reset_extracted])
+def test_ranges_are_read_again_after_a_reset(appended: Place, act: Callable[..., object]) -> None:
+    appended.synced(low=_minute(10), high=_minute(15))
+    appended.synced(low=_minute(20), high=_minute(30))
+    both = [StreamId("shop", "orders"), StreamId("shop", SIDE)]
+    act(appended.by_hand(), both, reason="the warehouse was emptied")
+    appended.warehouse.execute("DELETE FROM orders")
+
+    rows = [appended.synced().rows_loaded, appended.synced(high=_minute(30)).rows_loaded]
+
+    assert rows == [60, 60]
+    appended.agree()
+
+
+def test_a_range_below_the_mark_is_not_held_back_and_one_above_it_says_who_does(build: Build) -> None:
+    place = build("postgres-duckdb")
+    place.shop.create()
+    place.shop.insert(30)
+    place.configure({"orders": ID_ONLY}, ceiling={"max_wait": 0})
+    place.synced()
+    place.shop.execute("UPDATE orders SET customer = 'repaired' WHERE id BETWEEN 6 AND 10")
+    with closing(place.shop.connect()) as other:
+        other.cursor().execute("SELECT 1")
+        place.shop.insert(5, first=100)
+
+        below, above = place.synced(low="5", high="50"), place.synced(low="100", high="104")
+
+    assert (below.rows_loaded, below.window) == (25, Window(Position.of(5), Position.of(30)))
+    assert (above.rows_loaded, above.window) == (0, None)
+    assert "can be read yet: it is held back by transaction" in place.notes.texts[-1]
+    place.synced()
+    place.agree()
 
 
 def test_a_range_ends_at_the_ceiling_and_what_comes_later_is_the_marks_to_bring(live: Place) -> None:

@@ -333,8 +333,15 @@ def reject(mark: Watermark, reasons: Sequence[str], now: datetime) -> Step:
 
 
 def give_up(mark: Watermark, now: datetime) -> Watermark:
-    """Give up a run that was interrupted under other rules; what it had committed stays committed."""
-    return replace(mark, run=_given_up(mark.current_run, now), updated_at=now)
+    """Give up a run that was interrupted under other rules; what it had committed stays committed.
+
+    Also where it was a range beside the mark: no finished run will tell of that part.
+    """
+    run = mark.current_run
+    given_up = replace(mark, run=_given_up(run, now), updated_at=now)
+    if _held_back(run) or run.progress == run.window.low:
+        return given_up
+    return cover(given_up, Window(run.window.low, run.progress), now)
 
 
 def redrive(
@@ -459,8 +466,9 @@ def move(mark: Watermark, position: Position | None, *, reason: str, now: dateti
 
 
 def reset_extracted(mark: Watermark, *, reason: str, now: datetime) -> Step:
-    """Read the source again from the start; what is pending still loads."""
-    return _moved(mark, None, "reset extracted", dropped=[], reason=reason, now=now)
+    """Read the source again from the start, ranges too; what is pending still loads."""
+    moved, events = _moved(mark, None, "reset extracted", dropped=[], reason=reason, now=now)
+    return replace(moved, covered=()), events
 
 
 def _moved(

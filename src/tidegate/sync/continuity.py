@@ -7,7 +7,7 @@ from datetime import date, datetime
 from tidegate.config.settings import TableSettings
 from tidegate.core.errors import ConfigError
 from tidegate.core.positions import Position
-from tidegate.core.types import Kind
+from tidegate.core.types import Column, Kind
 from tidegate.core.watermark import RunKind, StreamId, Watermark
 from tidegate.sync.job import TableJob
 
@@ -44,19 +44,32 @@ def demand_loadable(mark: Watermark, settings: TableSettings, stream: StreamId) 
         )
 
 
+def fits(mark: Watermark, job: TableJob) -> bool:
+    """Whether the mark can be compared with positions of the stream as it is now."""
+    return mark.cursor == job.order and _other_clock(mark.extracted.position, job) is None
+
+
 def _demand_same_clock(position: Position | None, job: TableJob) -> None:
-    """A reading of a zoneless clock and an instant cannot be compared, nor turned into each other safely."""
-    column = job.settings.cursor.timestamp
-    if position is None or column is None:
-        return
-    made = _clock_of(position)
-    kind = job.relation.schema.column(column).type.kind
-    if made is not kind:
+    other = _other_clock(position, job)
+    if other is not None:
         raise ConfigError(
-            f"the mark is a {made.value}, and column `{column}` is {kind.value} now",
+            f"the mark is a {other[0].value}, and column `{other[1].name}` is {other[1].type.kind.value} now",
             where=str(job.stream),
             hint="set it anew with `tidegate watermark set`, or begin again with `tidegate watermark reset`",
         )
+
+
+def _other_clock(position: Position | None, job: TableJob) -> tuple[Kind, Column] | None:
+    """What the mark is and the column is not.
+
+    A reading of a zoneless clock and an instant cannot be compared, nor turned into each other safely.
+    """
+    name = job.settings.cursor.timestamp
+    if position is None or name is None:
+        return None
+    column = job.relation.schema.column(name)
+    made = _clock_of(position)
+    return None if made is column.type.kind else (made, column)
 
 
 def _clock_of(position: Position) -> Kind:

@@ -17,6 +17,7 @@ from tidegate.core.watermark import RunState, Watermark
 from tidegate.core.windows import Window, subtract
 from tidegate.sources.contract import Source
 from tidegate.state.hold import HeldStream
+from tidegate.sync.continuity import fits
 from tidegate.sync.job import TableJob
 from tidegate.sync.planning import WindowPlan, parse_position
 from tidegate.sync.streams import RANGES, beside
@@ -36,10 +37,23 @@ class RangePlan:
     windows: tuple[Window, ...]
     ceiling: Ceiling
 
+    unreachable: bool = False
+    """Whether all of it is above the ceiling."""
+
+    @property
+    def window(self) -> Window | None:
+        """From the beginning of what is read to its end; None: nothing is."""
+        return Window(self.windows[0].low, self.windows[-1].high) if self.windows else None
+
     @property
     def notes(self) -> tuple[str, ...]:
-        nothing = () if self.windows else (f"nothing of {self.wanted} is left to read",)
-        return (*self.ceiling.warnings, *nothing)
+        return (*self.ceiling.warnings, *self._left_out())
+
+    def _left_out(self) -> tuple[str, ...]:
+        holder = self.ceiling.held_back_by
+        if self.windows or not (holder and self.unreachable):
+            return () if self.windows else (f"nothing of {self.wanted} is left to read",)
+        return (f"nothing of {self.wanted} can be read yet: it is held back by {holder}",)
 
 
 def plan_range(
@@ -56,23 +70,35 @@ def plan_range(
         raise UsageError("a range needs a cursor, and this table is read whole", where=job.settings.table)
     wanted = _window(job, low, high)
     ceiling = source.freeze(job.relation, job.settings.cursor, job.settings.ceiling)
-    end = _end(job, wanted, ceiling)
+    end = _end(job, wanted, ceiling, main)
     if end is None or (wanted.low is not None and end.precedes(wanted.low)):
-        return RangePlan(wanted, (), ceiling)
+        return RangePlan(wanted, (), ceiling, unreachable=True)
     return RangePlan(wanted, tuple(_uncovered(job, Window(wanted.low, end), side, main)), ceiling)
 
 
-def _end(job: TableJob, wanted: Window, ceiling: Ceiling) -> Position | None:
+def _end(job: TableJob, wanted: Window, ceiling: Ceiling, main: Watermark | None) -> Position | None:
     """Where the range ends: as it says, but not above the ceiling.
 
     A ceiling in time leaves whole timestamps behind it, whatever the ids, so a range ends with one: of such
     ends anybody can say which is the larger.
     """
-    if ceiling.position is None:
-        return None
     timed = job.settings.cursor.timestamp is not None
-    highest = Position(ceiling.position.values[:1]) if timed else ceiling.position
+    known = [position for position in (ceiling.position, _proved(job, main)) if position is not None]
+    ends = [Position(position.values[:1]) if timed else position for position in known]
+    if not ends:
+        return None
+    highest = max(ends)
     return highest if wanted.high is None or highest.precedes(wanted.high) else wanted.high
+
+
+def _proved(job: TableJob, main: Watermark | None) -> Position | None:
+    """The table's mark, where a run has brought it there: nothing can appear below the ceiling of that run,
+    whoever holds today's back. A mark that was set by hand proves nothing."""
+    if main is None or main.run is None or not fits(main, job):
+        return None
+    if main.run.progress != main.extracted.position:
+        return None
+    return main.extracted.position
 
 
 def sync_range(
@@ -95,7 +121,7 @@ def sync_range(
     for window in plan.windows:
         changes += sync.through(held, job, WindowPlan(window, plan.ceiling))
         _remember(sync, held)
-    return Passage(plan.wanted if plan.windows else None, plan.ceiling, plan.ceiling.warnings, changes)
+    return Passage(plan.window, plan.ceiling, plan.ceiling.warnings, changes)
 
 
 def _uncovered(job: TableJob, wanted: Window, side: Watermark | None, main: Watermark | None) -> list[Window]:
@@ -130,9 +156,14 @@ def _window(job: TableJob, low: str | None, high: str | None) -> Window:
 
 
 def _remember(sync: TableSync, held: HeldStream) -> None:
-    """Cover the window of the run that has just finished, or was finished before a crash."""
+    """Cover the window of the run that has just finished, or was finished before a crash.
+
+    Whoever has reset the stream since then wants that window to be read again.
+    """
     mark = held.watermark
     if mark is None or mark.run is None or mark.run.state is not RunState.SUCCEEDED:
+        return
+    if mark.run.number != mark.runs:
         return
     covered = transitions.cover(mark, mark.run.window, sync.clock())
     if covered.covered != mark.covered:
