@@ -205,6 +205,22 @@ def test_reset_loaded_only_forgets_what_came_before_a_reset(shop: Shop, run: Run
     assert shop.mark().pending == (last,)
 
 
+def test_reset_loaded_only_forgets_what_was_read_again_after_an_import(shop: Shop, run: Run) -> None:
+    shop.extract(1)
+    [first] = shop.mark().pending
+    shop.load()
+    backup = shop.root / "backup.json"
+    run("watermark", "export", str(backup), "--all")
+    shop.extract(2)
+    shop.load()
+    run("watermark", "import", str(backup), "--all", "--yes")
+    shop.extract(2)
+    [again] = shop.mark().pending
+    shop.load()
+    run("watermark", "reset", "-t", "orders", "--loaded-only", "--yes")
+    assert shop.mark().pending == (first, again)
+
+
 def test_rollback_to_the_time_after_a_reset_finds_the_beginning(shop: Shop, run: Run) -> None:
     shop.extract(1)
     shop.load()
@@ -310,6 +326,33 @@ def test_export_and_import_bring_a_lost_state_back(shop: Shop, run: Run) -> None
     assert mark.manual == "restored"
     [*_, event] = shop.store.history(StreamId("shop", "orders"))
     assert (event.kind, event.data["act"], event.data["reason"]) == ("manual", "import", "restored")
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_import_of_an_older_mark_warns_of_doubles_where_rows_are_appended(
+    shop: Shop, run: Run, mode: str
+) -> None:
+    text = (shop.root / "config/pipelines/shop.yml").read_text()
+    shop.pipeline(text.replace("updated_at\n", f"updated_at\n    write_mode: {mode}\n", 1))
+    shop.extract(1)
+    backup = shop.root / "backup.json"
+    run("watermark", "export", str(backup), "--all")
+    assert "twice" not in run("watermark", "import", str(backup), "--all", "--yes").stderr
+    shop.extract(2)
+    result = run("watermark", "import", str(backup), "--all", "--yes")
+    assert result.exit_code == 0
+    assert ("in the warehouse twice" in result.stderr) == (mode == "append")
+
+
+def test_a_table_that_only_the_state_knows_can_be_reset_and_restored(shop: Shop, run: Run) -> None:
+    shop.extract(1, table="former")
+    backup = shop.root / "backup.json"
+    run("watermark", "export", str(backup), "--all")
+    reset = run("watermark", "reset", "-t", "former", "--yes")
+    assert reset.exit_code == 0, reset.stderr
+    restored = run("watermark", "import", str(backup), "--all", "--yes")
+    assert restored.exit_code == 0, restored.stderr
+    assert shop.mark("former").extracted.position is not None
 
 
 def test_import_is_refused_while_a_run_holds_a_table(shop: Shop, run: Run) -> None:

@@ -24,6 +24,7 @@ from tidegate.observe.figures import counted
 if TYPE_CHECKING:
     from tidegate.config.pipelines import Pipeline
     from tidegate.core.positions import Position, Value
+    from tidegate.core.watermark import StreamId, Watermark
     from tidegate.state.contract import Store
     from tidegate.sync.job import TableJob
     from tidegate.sync.marks import ByHand
@@ -114,15 +115,21 @@ def _warn_of_rereading(
 
 
 def _is_appended(item: Chosen) -> bool:
+    return is_appended(item.pipeline, item.stream, item.stored.watermark)
+
+
+def is_appended(pipeline: Pipeline, table: StreamId, mark: Watermark | None) -> bool:
     """Whether rows are only ever added at the target, as far as settings and the last run tell."""
     from tidegate.core.strategies import WriteMode
     from tidegate.core.types import Schema
     from tidegate.sync.job import target_table
 
-    mark = item.stored.watermark
-    settings = item.pipeline.settings_for(item.stream.name)
+    try:
+        settings = pipeline.settings_for(table.name)
+    except UsageError:  # only the state knows of this table any more: nothing is synced to it
+        return False
     staged = Schema.from_json(mark.schemas[-1][1]) if mark and mark.schemas else Schema(())
-    return target_table(settings, item.stream, staged).mode is WriteMode.APPEND
+    return target_table(settings, table, staged).mode is WriteMode.APPEND
 
 
 @click.command(cls=Command)

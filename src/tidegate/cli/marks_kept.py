@@ -21,7 +21,7 @@ from tidegate.cli.choosing import (
 )
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import Invocation, invocation_of
-from tidegate.cli.marks_by_hand import by_hand, reason_option
+from tidegate.cli.marks_by_hand import by_hand, is_appended, reason_option
 from tidegate.cli.versions import Followed, Item, chosen_items, chosen_of_all_kinds, restore_versions
 from tidegate.core.errors import TidegateError, UsageError, VerificationFailed
 from tidegate.observe.figures import counted
@@ -209,9 +209,21 @@ def _restore(
     from tidegate.config.pipelines import Pipeline
 
     if isinstance(pipeline, Pipeline):
-        by_hand(stores.of(pipeline), [pipeline]).restore(marks, reason=reason)
+        older = by_hand(stores.of(pipeline), [pipeline]).restore(marks, reason=reason)
+        _warn_of_doubles(invocation, pipeline, [mark for mark in marks if mark.stream in older])
     elif marks:
         restore_versions(invocation, pipeline, stores.of(pipeline), marks, reason)
+
+
+def _warn_of_doubles(invocation: Invocation, pipeline: Pipeline, older: Sequence[Watermark]) -> None:
+    from tidegate.sync.streams import owner
+
+    for mark in older:
+        if is_appended(pipeline, owner(mark.stream), mark):
+            invocation.terminal.warn(
+                f"{mark.stream} has run since this was saved, and is appended to: rows that are read again "
+                "will be in the warehouse twice"
+            )
 
 
 def _taking_over(

@@ -140,8 +140,11 @@ class ByHand:
             held.commit(moved, past + events)
             return moved
 
-    def restore(self, marks: Sequence[Watermark], *, reason: str) -> None:
-        """Put saved records back. Run numbers never go back, so nothing old can pass for new."""
+    def restore(self, marks: Sequence[Watermark], *, reason: str) -> tuple[StreamId, ...]:
+        """Put saved records back. Run numbers never go back, so nothing old can pass for new.
+
+        Returns the streams that have run since: what those runs have read is read again.
+        """
         self._set_damaged_aside([mark.stream for mark in marks])
         saved = {mark.stream: mark for mark in marks}
         with self._all_held(list(saved)) as all_held:
@@ -151,6 +154,9 @@ class ByHand:
                 runs = max(mark.runs, before.runs if before else 0)
                 restored = replace(mark, runs=runs, manual=reason, updated_at=now)
                 held.commit(restored, [*past, _restored(before, restored, reason, now)])
+            return tuple(
+                held.stream for held, before, _ in found if before and before.runs > saved[held.stream].runs
+            )
 
     @contextmanager
     def taking_over(
@@ -228,7 +234,7 @@ def loaded_segments(events: Iterable[Event]) -> list[Segment]:
         act = event.data.get("act") if event.kind == "manual" else None
         if act in ("reset", "reset extracted"):
             found.clear()
-        elif act == "set":
+        elif act == "set" or (act == "import" and event.data["to"]):
             found = _behind(found, event.data["to"])
         elif event.kind == "loaded":
             for data in event.data["segments"]:
