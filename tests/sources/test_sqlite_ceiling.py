@@ -109,3 +109,18 @@ def test_a_new_form_of_timestamps_is_noticed_at_the_next_ceiling(path: Path, sou
         connection.execute("INSERT INTO orders (at) VALUES ('2026-06-01T10:00:00')")
     with pytest.raises(SourceError, match="two forms"):
         source.freeze(orders, BY_TIME, IMPATIENT)
+
+
+def test_ids_that_begin_anew_below_the_mark_are_told_of(path: Path, source: SqlSource) -> None:
+    orders = source.table("orders")
+    mark = Position.of(2)
+    assert source.freeze(orders, BY_ID, IMPATIENT, after=mark).warnings == ()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM orders")
+    assert source.freeze(orders, BY_ID, IMPATIENT, after=mark).warnings == ()  # who empties it may refill it
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO orders (at) VALUES ('2026-06-01 11:00:00')")
+    [warning] = source.freeze(orders, BY_ID, IMPATIENT, after=mark).warnings
+    assert warning.startswith("the mark, 2, is ahead of the largest id, 1")
+    filtered = source.table("orders", filter="at > '2026'")
+    assert source.freeze(filtered, BY_ID, IMPATIENT, after=mark).warnings == ()

@@ -119,11 +119,14 @@ class SqlSource:
 
     def table(self, table: str, *, filter: str | None = None, fresh: bool = True) -> Relation:
         found, schema = (None if fresh else self._recall(table)) or self._find(table)
-        sql = f"{self.quote(found.schema)}.{self.quote(found.name)}"
+        sql = self._relation_of(found)
         self._read_from[sql] = (found,)
         if filter is not None:
             custom.check_condition(filter, self._database.dialect)
         return Relation(table, sql, schema, filter, self._database.unaltered({found: schema}))
+
+    def _relation_of(self, table: TableName) -> str:
+        return f"{self.quote(table.schema)}.{self.quote(table.name)}"
 
     def query(self, name: str, select: str) -> Relation:
         sql = self._bracketed(select)
@@ -191,7 +194,28 @@ class SqlSource:
             )
         ceiling = freezing.by_id(candidates)
         warned = (self._database.id_warnings(table, column, freezing.settings) for table in tables)
-        return replace(ceiling, warnings=(*ceiling.warnings, *(text for texts in warned for text in texts)))
+        known = (text for texts in warned for text in texts)
+        fallen = self._fallen_back(relation, tables, ceiling, freezing.after)
+        return replace(ceiling, warnings=(*ceiling.warnings, *known, *fallen))
+
+    def _fallen_back(
+        self, relation: Relation, tables: Sequence[TableName], ceiling: Ceiling, mark: Position | None
+    ) -> tuple[str, ...]:
+        """A mark was the largest id when it was made. If it is ahead now, ids are given out again behind it.
+
+        Only a whole table tells: rows leave a filter or a SELECT without being deleted. One without rows does
+        not: whoever takes the rows out of it may be all there is to it.
+        """
+        whole = relation.filter is None and [relation.sql] == [self._relation_of(table) for table in tables]
+        largest = ceiling.position
+        if not whole or mark is None or largest is None or not largest.precedes(mark):
+            return ()
+        warning = (
+            f"the mark, {mark}, is ahead of the largest id, {largest}: rows whose ids are not above the mark "
+            "will not be found. If the table was emptied and filled again, begin anew with "
+            "`tidegate watermark reset`"
+        )
+        return (warning,)
 
     def nth(self, relation: Relation, columns: tuple[str, ...], window: Window, n: int) -> Position | None:
         found = self.columns(relation, columns)
