@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
@@ -12,14 +13,15 @@ from hypothesis import strategies as st
 
 from tests.servers import Connection, Server
 from tests.sources.conftest import Opened
+from tests.sources.readers.reading import whole
 from tests.sources.tiling import most_queries, tile
-from tidegate.core.errors import ConnectError, LossyValue, SourceError
+from tidegate.core.errors import ConnectError, LossyValue, SourceBusy, SourceError
 from tidegate.core.positions import Position, Value
 from tidegate.core.strategies import Cursor
 from tidegate.core.types import DataType, Kind
 from tidegate.core.windows import Window
 from tidegate.reach.login import Login
-from tidegate.sources.contract import Source
+from tidegate.sources.contract import Relation, Source
 from tidegate.sources.postgresql import PostgreSQL
 from tidegate.sources.sql import SqlSource
 
@@ -165,6 +167,29 @@ def test_a_wrong_password_is_said_in_words(postgres: Server, opened: Opened) -> 
     assert caught.value.exit_code == 5
     assert f"refused the login of user `{postgres.user}`" in str(caught.value)
     assert "wrong-secret" not in str(caught.value)
+
+
+def _read(source: Source, things: Relation) -> object:
+    return list(source.reader().read(whole(things), batch_rows=10))
+
+
+def _count(source: Source, things: Relation) -> object:
+    return source.count(replace(things, filter="c = 1"), ("id",), Window(None, None))
+
+
+@pytest.mark.parametrize("ask", [_read, _count])
+def test_a_read_that_a_standby_cuts_short_is_worth_another_try(
+    postgres_database: Server, postgres_source: Source, ask: Callable[[Source, Relation], object]
+) -> None:
+    """A conflict with recovery cannot be had for the asking; the server can be told to say the same."""
+    postgres_database.execute(
+        "CREATE FUNCTION cut() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
+        "'canceling statement due to conflict with recovery' USING ERRCODE = '40001'; END $$"
+    )
+    postgres_database.execute("CREATE VIEW things AS SELECT 1 AS id, cut() AS c")
+    with pytest.raises(SourceBusy, match="hot_standby_feedback") as caught:
+        ask(postgres_source, postgres_source.table("things"))
+    assert (caught.value.transient, caught.value.exit_code) == (True, 1)
 
 
 def test_an_unknown_database_is_said_in_words(postgres: Server, opened: Opened) -> None:

@@ -16,6 +16,7 @@ TidegateError
 │   ├── LeaseLost          this run's lease was taken over: nothing was written
 │   └── DamagedRecord      a record cannot be understood: it is left as it is
 ├── SourceError            the source cannot be read as configured
+│   ├── SourceBusy         a read was cut short by what else goes on there
 │   ├── SchemaChanged      its columns changed in a way that somebody has to decide about
 │   ├── NullCursor         rows without a cursor value, and the policy says stop
 │   └── LossyValue         a value that no declared type can hold
@@ -122,6 +123,10 @@ class DamagedRecord(StateError):
 
 class SourceError(TidegateError):
     pass
+
+
+class SourceBusy(SourceError):
+    transient = True
 
 
 class SchemaChanged(SourceError):

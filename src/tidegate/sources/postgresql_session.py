@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tidegate.core.errors import ConnectError, LoginRefused, SourceError, TidegateError
+from tidegate.core.errors import ConnectError, LoginRefused, SourceBusy, SourceError, TidegateError
 from tidegate.core.positions import Value
 from tidegate.reach import libpq, tls, tunnel
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
@@ -62,6 +62,15 @@ def too_long(login: Login, where: str) -> SourceError:
         f"a query ran longer than the {login.max_query or 0:g} s that mercy.max_query allows",
         where=where,
         hint="lower processing.batch_size, give the columns an index, or raise mercy.max_query",
+    )
+
+
+def cut_short(text: str, where: str) -> SourceBusy:
+    """A standby ends reads that keep it from following its primary for too long."""
+    return SourceBusy(
+        text,
+        where=where,
+        hint="run it again; on a standby, lower processing.batch_size, or turn hot_standby_feedback on there",
     )
 
 
@@ -123,6 +132,8 @@ def _in_words(login: Login, error: psycopg.Error, where: str | None) -> Tidegate
         return too_long(login, where or login.where)
     if isinstance(error, psycopg.OperationalError) and error.sqlstate and error.sqlstate[:2] in ("08", "57"):
         return ConnectError(f"the connection failed: {text}", where=login.where, hint="run it again")
+    if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
+        return cut_short(text, where or login.where)
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         hint = f'`GRANT SELECT` on the table to "{login.username}"'
         return SourceError(text, where=where or login.where, hint=hint)

@@ -28,7 +28,16 @@ from tidegate.core.types import Column, DataType, Kind
 from tidegate.reach import libpq
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.contract import Read, Reader
-from tidegate.sources.postgresql_session import connect, errors, limit_of, quote, run, text_literal, too_long
+from tidegate.sources.postgresql_session import (
+    connect,
+    cut_short,
+    errors,
+    limit_of,
+    quote,
+    run,
+    text_literal,
+    too_long,
+)
 from tidegate.sources.readers import exact
 from tidegate.sources.readers.exact import Projection, Rule
 
@@ -472,6 +481,9 @@ _UNCONNECTED = "Unable to connect to Postgres"
 _LOST = ("server closed the connection", "no connection to the server", "could not receive data", "SSL ")
 
 
+_CUT_SHORT = ("conflict with recovery", "could not serialize access", "deadlock detected")
+
+
 @contextmanager
 def _failures(login: Login, read: Read) -> Iterator[None]:
     """Put what goes wrong in DuckDB, or in the stream it hands to Arrow, into words."""
@@ -502,6 +514,8 @@ def _in_words(login: Login, read: Read, text: str) -> TidegateError:
     said = text.rpartition("FATAL:" if "FATAL:" in text else "ERROR:")[2].strip().partition("\n")[0]
     if fatal:
         return ConnectError(f"the connection failed: {said}", where=login.where, hint="run it again")
+    if any(phrase in said for phrase in _CUT_SHORT):
+        return cut_short(said, exact.place(read))
     hint = f'`GRANT SELECT` on the table to "{login.username}"' if "permission denied" in said else None
     return SourceError(said, where=exact.place(read), hint=hint)
 
