@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from tests.archive.conftest import Site
+from tests.archive.conftest import LONG_AGO, Site
 from tidegate.archive.library import Unwatched, open_tools
 from tidegate.archive.marking import Marked, Marking
 
@@ -62,3 +64,39 @@ def test_no_statement_sets_more_rows_than_a_batch(site: Site) -> None:
     assert _marked(site, Unwatched(), batch=7).rows == 40
     [(most, total)] = site.server.execute("SELECT max(changed), sum(changed) FROM statements")
     assert (most, total) == (7, 40)
+
+
+def _not_marked(site: Site) -> set[str]:
+    return {uid for (uid,) in site.server.execute("SELECT uid FROM files WHERE NOT archived")}
+
+
+def test_in_a_table_of_partitions_no_row_is_set_that_lies_at_the_same_place_of_another(site: Site) -> None:
+    site.server.execute("DROP TABLE files")
+    site.server.execute(
+        "CREATE TABLE files (uid text, created_at timestamptz, file_location text, "
+        "archived boolean NOT NULL DEFAULT false, PRIMARY KEY (uid, created_at)) "
+        "PARTITION BY RANGE (created_at)"
+    )
+    for name, low, high in (("old", "MINVALUE", "'2024-12-01'"), ("young", "'2024-12-01'", "MAXVALUE")):
+        site.server.execute(f"CREATE TABLE {name} PARTITION OF files FOR VALUES FROM ({low}) TO ({high})")
+    site.add(5)
+    site.cycle()
+    site.demand_complete()
+    young = site.add(5, at=datetime.now(UTC), prefix="young")
+
+    assert _marked(site, Unwatched()).rows == 5
+
+    assert _not_marked(site) == set(young)
+
+
+def test_a_row_that_names_another_file_since_then_is_not_marked(site: Site) -> None:
+    """Where a file was only moved its row says so: it has the same date."""
+    moved, replaced, _ = site.add(3)
+    site.cycle()
+    change = "UPDATE files SET file_location = '/elsewhere', created_at = %s WHERE uid = %s"
+    site.server.execute(change, [LONG_AGO, moved])
+    site.server.execute(change, [datetime.now(UTC), replaced])
+
+    assert _marked(site, Unwatched()).rows == 2
+
+    assert _not_marked(site) == {replaced}

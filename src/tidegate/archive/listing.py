@@ -121,6 +121,13 @@ class FileTable:
             return name
         return f"convert_to({name}::text, '{self._location.charset or 'UTF8'}')"
 
+    def created_at_as_instant(self, alias: str) -> str:
+        """SQL for when a file was created, as `Row.created_at` has it."""
+        name = f"{alias}.{self._quoted(self._created_at)}"
+        if self._created_at.type.kind is Kind.INSTANT:
+            return name
+        return f"{name} AT TIME ZONE '{self._config.created_at_timezone}'"
+
     def _column(self, name: str) -> Column:
         return self._source.columns(self.relation, (name,))[0]
 

@@ -127,8 +127,8 @@ class Marking:
 
     def _set(self, session: psycopg.Connection[Any], rows: dict[str, list[Any]]) -> int:
         query = (
-            "UPDATE {table} AS t SET {flag} = true FROM (SELECT f.ctid AS place {rows} "
-            "FOR UPDATE OF f SKIP LOCKED) AS found WHERE t.ctid = found.place"
+            "UPDATE {table} AS t SET {flag} = true FROM (SELECT f.tableoid AS part, f.ctid AS place {rows} "
+            "FOR UPDATE OF f SKIP LOCKED) AS found WHERE t.tableoid = found.part AND t.ctid = found.place"
         )
         return session.execute(self._filled(query), rows).rowcount
 
@@ -139,16 +139,21 @@ class Marking:
     def _filled(self, query: str) -> sql.SQL:
         """Where uids repeat, a row is the one that was packed only if its location says so, too.
 
-        And a row that leads to another file than the one that was packed under its uid is not that one.
+        Where they do not, a file may have moved since; but a row that has another date as well is of another
+        file, which no shard may hold yet. And a row that leads to another file than the one that was packed
+        under its uid is not that one.
         """
         database, table = self.tools.config.database, self.tools.table
         flag, uid = (f"f.{table.quote(name)}" for name in (database.archived_column, database.uid_column))
         location = table.location_as_bytes("f")
-        same = "" if table.uid_is_key else f"AND {location} = a.location"
+        same = f"{location} = a.location"
+        if table.uid_is_key:
+            same = f"({same} OR {table.created_at_as_instant('f')} = a.created_at)"
         rows = (
             f"FROM {table.relation.sql} f "
-            f"JOIN unnest(%(uid)s::text[]::{table.uid_type}[], %(location)s::bytea[]) AS a(uid, location) "
-            f"ON {uid} = a.uid {same} WHERE {flag} IS NOT TRUE AND NOT EXISTS ("
+            f"JOIN unnest(%(uid)s::text[]::{table.uid_type}[], %(location)s::bytea[], "
+            "%(created_at)s::timestamptz[]) AS a(uid, location, created_at) "
+            f"ON {uid} = a.uid AND {same} WHERE {flag} IS NOT TRUE AND NOT EXISTS ("
             f"SELECT FROM unnest(%(refused)s::text[]::{table.uid_type}[], %(elsewhere)s::bytea[]) "
             f"AS r(uid, location) WHERE r.uid = {uid} AND r.location = {location})"
         )
