@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.archive.conftest import LONG_AGO, START, Site
+from tests.archive.conftest import LONG_AGO, START, Kill, Site
 from tidegate.archive.extracting import content_of, extract, extract_all
 from tidegate.archive.index import Index, index_files, merge_if_many
 from tidegate.archive.naming import fingerprint
@@ -40,6 +41,33 @@ def test_an_index_that_is_gone_is_written_anew(packed: Site) -> None:
     assert packed.cycle().already == 30
     assert _index(packed).read_bytes() == whole
     packed.demand_complete()
+
+
+def test_an_index_that_was_only_begun_anew_does_not_pass_for_a_whole_one(packed: Site, kill: Kill) -> None:
+    """Or else a replay would pack again what the rest of it would have named."""
+    packed.add(5, at=LONG_AGO, prefix="more")
+    packed.cycle(late=True)
+    for file in index_files(packed.place):
+        packed.place.delete([file.key])
+    packed.move_mark(START)
+    assert kill(packed, {"tool": "place", "method": "publish", "moment": "after"}) == -signal.SIGKILL
+    assert len(index_files(packed.place)) == 1
+    assert packed.cycle().already == 35
+    packed.demand_complete()
+
+
+def test_an_index_is_written_anew_without_shards_that_are_damaged_or_gone(packed: Site) -> None:
+    """Or else nothing could be archived any more until somebody had a copy of them."""
+    [manifest] = manifests(packed.place)
+    gone, damaged = (packed.folder / "shards" / shard.key for shard in manifest.shards[:2])
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    _index(packed).unlink()
+    packed.add(30, at=LONG_AGO, prefix="more")
+    packed.move_mark(START)
+    assert packed.cycle().files == 30 + sum(shard.entries for shard in manifest.shards[:2])
+    for uid, content in packed.files.items():
+        assert b"".join(content_of(packed.place, uid)) == content
 
 
 def test_files_are_found_without_it(packed: Site) -> None:

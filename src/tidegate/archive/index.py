@@ -31,6 +31,8 @@ from tidegate.archive.shard import Shard
 from tidegate.core.errors import ArchiveError, DamagedRecord, DamagedShard
 
 _FOLDER = "_tidegate/index"
+_UNFINISHED = f"{_FOLDER}/unfinished"
+"""There as long as the index is written anew: until then it names too little, though it has files."""
 GROUP_ROWS = 65_536
 _MOST_FILES = 64
 _MERGED_AT_A_TIME = 48
@@ -116,13 +118,23 @@ def _intact(place: ArchivePlace) -> Iterator[None]:
 
 
 def demand_index(place: ArchivePlace) -> None:
-    """Write the index anew from the shards if it is gone: without it all files would look new."""
-    if index_files(place):
+    """Write the index anew from the shards if it is gone: without it all files would look new.
+
+    Whoever dies meanwhile leaves a part of it, which must not pass for the whole. A shard that is damaged or
+    gone holds nothing, as for those who look into it: what it held is packed again.
+    """
+    there = [listed.key for listed in place.list(_FOLDER)]
+    if _UNFINISHED not in there and any(map(_is_index, there)):
         return
-    for folder in windows(place):
+    folders = list(windows(place))
+    if not folders:
+        return
+    place.put(_UNFINISHED, b"")
+    for folder in folders:
         manifest = folder.manifest()
         if manifest is not None:
-            add_window(folder, [shard.key for shard in manifest.shards])
+            _add(folder, _sound_members(place, [shard.key for shard in manifest.shards]))
+    place.delete([_UNFINISHED])
 
 
 def _matching(file: pq.ParquetFile, group: int, wanted: pa.Array) -> Iterator[Pair]:
@@ -137,15 +149,31 @@ def _matching(file: pq.ParquetFile, group: int, wanted: pa.Array) -> Iterator[Pa
 
 
 def index_files(place: ArchivePlace) -> list[Listed]:
-    return [listed for listed in place.list(_FOLDER) if listed.key.endswith(".parquet")]
+    return [listed for listed in place.list(_FOLDER) if _is_index(listed.key)]
+
+
+def _is_index(key: str) -> bool:
+    return key.endswith(".parquet")
 
 
 def add_window(folder: WindowFolder, shards: Iterable[str]) -> None:
     """Add a file with all that the shards of a window hold. They follow each other, as their members do."""
-    batches = (_members(folder.place, shard) for shard in shards)
+    _add(folder, (_members(folder.place, shard) for shard in shards))
+
+
+def _add(folder: WindowFolder, batches: Iterator[pa.RecordBatch]) -> None:
     first = next(batches, None)
     if first is not None:
         _keep(folder.place, f"{_FOLDER}/{folder.name}.parquet", chain([first], batches))
+
+
+def _sound_members(place: ArchivePlace, keys: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    for key in keys:
+        try:
+            members = _members(place, key)
+        except DamagedShard:
+            continue
+        yield members
 
 
 def _members(place: ArchivePlace, key: str) -> pa.RecordBatch:
