@@ -166,6 +166,14 @@ def test_adjust_wants_one_of_two(run: Run, options: tuple[str, ...]) -> None:
     assert run("adjust", *options).exit_code == 2
 
 
+@pytest.mark.parametrize("days", ["nan", "inf", "-9e9"])
+def test_adjust_goes_to_no_date_that_there_is_not(run: Run, days: str) -> None:
+    run("init")
+    refused = run("adjust", "--days-offset", days)
+    assert refused.exit_code == 2
+    assert "no such date" in refused.stderr
+
+
 def test_a_table_that_was_archived_row_by_row_begins_where_that_ended(site: Site, run: Run) -> None:
     uids = site.add(10)
     fourth = LONG_AGO + timedelta(seconds=4)
@@ -177,6 +185,27 @@ def test_a_table_that_was_archived_row_by_row_begins_where_that_ended(site: Site
     assert site.mark == fourth - timedelta(microseconds=1)
     assert _json(run("run", "--json"))["files"] == 6
     assert run("init").exit_code == 2
+
+
+def test_an_archive_never_begins_past_the_cut_off(site: Site, run: Run) -> None:
+    """Where a file may still appear with an older date, whoever archived until now row by row."""
+    now = datetime.now(UTC)
+    site.configure(watermark={"default_archived_until": None})
+    site.add(3, at=now - timedelta(hours=2))
+
+    def begun(*options: str) -> datetime:
+        site.server.execute("DROP TABLE IF EXISTS des_archive_config")
+        assert run("init", *options).exit_code == 0
+        return site.mark
+
+    refused = run("init", "--set-date", (now - timedelta(days=6)).isoformat())
+    assert refused.exit_code == 2
+    assert "past the cut-off" in refused.stderr
+    assert begun() < now - timedelta(days=6, hours=23)
+    site.server.execute("UPDATE files SET archived = true")
+    assert begun("--from-column", "archived") < now - timedelta(days=6, hours=23)
+    late = now - timedelta(days=7, hours=1)
+    assert begun("--set-date", late.isoformat()) == late
 
 
 # --- Late files ---------------------------------------------------------------------------------------

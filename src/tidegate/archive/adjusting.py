@@ -1,13 +1,13 @@
-"""Moving the mark by hand: audited, never while somebody packs, and never past what is safe by accident."""
+"""Putting the mark somewhere by hand: audited, never while somebody packs, never unsafe by accident."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from tidegate.archive.contract import Tools
+from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.mark import Mark
-from tidegate.archive.opening import begun, close_off, files_between
+from tidegate.archive.opening import begun, close_off, files_between, first_mark
 from tidegate.archive.streams import archive_stream, demand_nobody_packs, demand_own_table
 from tidegate.core import transitions
 from tidegate.core.errors import UsageError
@@ -28,11 +28,10 @@ def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> A
     stream = archive_stream(tools.config)
     demand_nobody_packs(tools, stream)
     mark = _known(tools)
-    cutoff = tools.clock() - mark.lag
-    if to > cutoff and not (force and reason):
-        raise UsageError(
-            f"the mark would go past the cut-off, {cutoff:%Y-%m-%d %H:%M:%S}Z: "
-            "files that are still to come would never be archived",
+    if not (force and reason):
+        _demand_behind(
+            tools.clock() - mark.lag,
+            to,
             hint="choose an earlier date; to go there all the same, add --force and a --reason",
         )
     passed = files_between(tools, mark.archived_until, to)
@@ -58,3 +57,41 @@ def _known(tools: Tools) -> Mark:
     if mark is None:
         raise UsageError("the archive has no mark yet", hint="begin it with `tidegate archive init` or `run`")
     return mark
+
+
+# --- Where there is none yet --------------------------------------------------------------------------
+
+
+def begin(
+    tools: Tools, watching: Watching, *, column: str | None = None, after: datetime | None = None
+) -> Mark:
+    """Create the mark: where a column's flags end, after a date, or else where a run would begin."""
+    found = tools.mark.read()
+    if found is not None:
+        raise UsageError(
+            f"the archive has begun: it is archived until {found.archived_until:%Y-%m-%d %H:%M:%S}Z",
+            hint="move the mark with `tidegate archive adjust`",
+        )
+    lag_days = tools.config.database.lag_days
+    cutoff = tools.clock() - timedelta(days=lag_days)
+    if after is not None:
+        _demand_behind(cutoff, after, hint="choose an earlier date")
+        return tools.mark.begin(Mark(after, lag_days))
+    flagged = tools.table.archived_until(column) if column is not None else None
+    if flagged is None:
+        return tools.mark.begin(first_mark(tools, watching))
+    if flagged > cutoff:
+        watching.note(
+            f"`{column}` is set up to {flagged:%Y-%m-%d %H:%M:%S}Z, where files may still appear: "
+            "the archive begins at the cut-off, and what lies between is packed once more"
+        )
+    return tools.mark.begin(Mark(min(flagged, cutoff), lag_days))
+
+
+def _demand_behind(cutoff: datetime, to: datetime, *, hint: str) -> None:
+    if to > cutoff:
+        raise UsageError(
+            f"the mark would go past the cut-off, {cutoff:%Y-%m-%d %H:%M:%S}Z: "
+            "files that are still to come would never be archived",
+            hint=hint,
+        )

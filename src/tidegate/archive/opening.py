@@ -333,16 +333,16 @@ def the_mark(tools: Tools, watching: Watching) -> Mark:
 
 
 def first_mark(tools: Tools, watching: Watching) -> Mark:
-    """Where an archive begins that has no mark yet: where it is told to, or before its oldest file."""
+    """Where an archive begins that has no mark yet: where it is told to, or before its oldest file.
+
+    But never past the cut-off, where older ones may still appear.
+    """
     config = tools.config
     told = config.watermark.default_archived_until
     oldest = tools.table.oldest()
     if told is None:
-        begin = (
-            oldest - _MICROSECOND
-            if oldest is not None
-            else tools.clock() - timedelta(days=config.database.lag_days)
-        )
+        cutoff = tools.clock() - timedelta(days=config.database.lag_days)
+        begin = cutoff if oldest is None else min(oldest - _MICROSECOND, cutoff)
         return Mark(begin, config.database.lag_days)
     if oldest is not None and oldest <= told:
         _say_left_out(tools, watching, Position.of(told), ", as default_archived_until says")

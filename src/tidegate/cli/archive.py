@@ -247,8 +247,8 @@ def adjust(
                 raise UsageError("the archive has no mark yet", hint="begin it with `tidegate archive init`")
             try:
                 to = mark.archived_until + timedelta(days=days_offset or 0.0)
-            except OverflowError:
-                raise UsageError("there is no such date", hint="choose a smaller --days-offset") from None
+            except (OverflowError, ValueError):  # too many of them, or no number
+                raise UsageError("there is no such date", hint="choose another --days-offset") from None
         done = move(tools, to, reason=reason, force=force)
         invocation.terminal.say(f"archived until {moment(done.after)}, was {moment(done.before)}")
         if done.passed_over:
@@ -274,20 +274,10 @@ def init(
     if from_column is not None and set_date is not None:
         raise click.UsageError("--from-column and --set-date exclude each other")
     with tools_of(ctx, config_file, "tidegate archive init") as (invocation, tools, watching):
-        from tidegate.archive.mark import Mark
-        from tidegate.archive.opening import first_mark
+        from tidegate.archive.adjusting import begin
         from tidegate.observe.figures import moment
 
-        found = tools.mark.read()
-        if found is not None:
-            raise UsageError(
-                f"the archive has begun: it is archived until {moment(found.archived_until)}",
-                hint="move the mark with `tidegate archive adjust`",
-            )
-        lag = tools.config.database.lag_days
-        begin = tools.table.archived_until(from_column) if from_column is not None else set_date
-        mark = Mark(begin, lag) if begin is not None else first_mark(tools, watching)
-        begun = tools.mark.begin(mark)
+        begun = begin(tools, watching, column=from_column, after=set_date)
         invocation.terminal.say(f"archived until {moment(begun.archived_until)}, lag {begun.lag_days} days")
 
 
