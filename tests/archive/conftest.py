@@ -28,7 +28,9 @@ from tidegate.archive.place import ArchivePlace
 from tidegate.archive.records import manifests
 from tidegate.archive.results import CycleResult
 from tidegate.archive.shard import Shard
-from tidegate.archive.verifying import strangers
+from tidegate.archive.streams import archive_stream, late_stream
+from tidegate.archive.verifying import sound_windows, strangers
+from tidegate.core.receipts import Segment
 
 LONG_AGO = datetime(2024, 11, 20, tzinfo=UTC)
 START = datetime(2024, 11, 1, tzinfo=UTC)
@@ -157,8 +159,19 @@ class Site:
         return found
 
     def demand_archived(self) -> None:
-        """Every file, each of them once."""
+        """Every file, each of them once; and whatever counts would be missed."""
         assert self.archived() == self.files
+        assert {folder.manifest_key for folder, found in sound_windows(self.place) if found.files} == {
+            segment.key for segment in self.remembered() if segment.rows
+        }
+
+    def remembered(self) -> Iterator[Segment]:
+        """The manifests that the history knows."""
+        with closing(self.place.store()) as store:
+            for stream in (archive_stream(self.config), late_stream(self.config)):
+                for event in store.history(stream):
+                    for segment in event.data["segments"] if event.kind == "loaded" else ():
+                        yield Segment.from_json(segment)
 
     def demand_complete(self) -> None:
         """The same, and no shard that nobody needs."""

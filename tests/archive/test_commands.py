@@ -302,12 +302,20 @@ def test_windows_that_are_gone_do_not_pass_for_a_sound_archive(site: Site, run: 
     assert gone.exit_code == 4
     [record] = json.loads(gone.stdout)["records"]
     assert "its 6 files do not count" in record["problem"]
+    assert run("extract", "--all", "--to", str(site.folder / "back")).exit_code == 4
+    assert len(list((site.folder / "back").iterdir())) == 6
     first.write_bytes(whole[:-9])
+    refused = run("extract", "--all", "--to", str(site.folder / "back"))
+    assert refused.exit_code == 4
+    assert "the manifest is damaged" in refused.stderr
     damaged = run("verify", "--json")
     assert damaged.exit_code == 4
     assert json.loads(damaged.stdout)["files"] == 6  # the other window is looked at all the same
     first.write_bytes(second.read_bytes())
     assert "another manifest" in run("verify").stderr
+    state = site.folder / "shards/_tidegate/state/watermarks/archive~files.json"
+    state.write_bytes(state.read_bytes()[:-9])
+    assert f"{state}: " in run("verify").stderr
     shutil.rmtree(site.folder / "shards/_tidegate")
     assert "no manifest names any of them" in run("verify").stderr
 

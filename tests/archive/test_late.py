@@ -230,7 +230,7 @@ def test_a_sleeper_whose_window_was_given_up_makes_nothing_count(site: Site) -> 
                 mark = tools.store.read(archive_stream(tools.config)).watermark
                 assert mark is not None
                 with open_tools(site.config, command="another") as others:
-                    close_off(others, mark.open_run)
+                    close_off(others, mark)
             return put_new(key, data)
 
         object.__setattr__(place, "put_new", slow)

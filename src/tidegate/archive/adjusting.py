@@ -12,6 +12,7 @@ from tidegate.archive.streams import archive_stream, demand_nobody_packs, demand
 from tidegate.core import transitions
 from tidegate.core.errors import UsageError
 from tidegate.core.positions import Position
+from tidegate.core.watermark import Event
 from tidegate.state.hold import hold
 
 
@@ -42,13 +43,15 @@ def adjust(tools: Tools, to: datetime, *, reason: str, force: bool = False) -> A
         if held.watermark is None:
             demand_own_table(tools)
         known = held.watermark or begun(tools, mark, now)
+        packed: tuple[Event, ...] = ()
         if known.pending:
             # Its manifest is written; where the mark goes is decided here.
-            known, _ = transitions.loaded(known, {segment.key for segment in known.pending}, now)
-        close_off(tools, known.open_run)
+            known, packed = transitions.loaded(known, {segment.key for segment in known.pending}, now)
+        known, closed = close_off(tools, known)
         tools.mark.move(mark.archived_until, to)
         said = reason or "by hand"
-        held.commit(*transitions.move(known, Position.of(to), reason=said, now=now))
+        moved, by_hand = transitions.move(known, Position.of(to), reason=said, now=now)
+        held.commit(moved, [*packed, *closed, *by_hand])
     return Adjustment(mark.archived_until, to, passed)
 
 

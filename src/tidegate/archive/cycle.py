@@ -16,7 +16,6 @@ Whoever dies between any two of these leaves a window that the next run finishes
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -26,7 +25,7 @@ from datetime import timedelta
 from tidegate.archive.contract import Share, Tools, Watching
 from tidegate.archive.index import add_window, merge_if_many
 from tidegate.archive.naming import shards_until
-from tidegate.archive.opening import SCHEMA, AnotherIsOpen, Opening, OpenWindow, move_mark
+from tidegate.archive.opening import AnotherIsOpen, Opening, OpenWindow, move_mark, proof_of
 from tidegate.archive.packing import Packing
 from tidegate.archive.records import Manifest, PartReceipt, ProblemKind, demand_spread
 from tidegate.archive.results import CycleResult, result_of
@@ -40,7 +39,6 @@ from tidegate.core.errors import (
     StateError,
     TidegateError,
 )
-from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.watermark import StreamId
 from tidegate.state.hold import TTL, HeldStream
 
@@ -194,9 +192,10 @@ class Cycle:
             if manifest.given_up:
                 raise _given_up(opened)
             add_window(opened.folder, [shard.key for shard in manifest.shards])
-            segment = self._extracted(held, opened, manifest)
+            self._extracted(held, opened, manifest)
             moved = not self.late and move_mark(self.tools, self.watching, opened.run.window)
-            held.commit(*transitions.loaded(committed(held), {segment.key}, self.tools.clock()))
+            proved = {opened.folder.manifest_key}
+            held.commit(*transitions.loaded(committed(held), proved, self.tools.clock()))
             self._clean(opened, held)
         return result_of(manifest, moved=moved)
 
@@ -254,26 +253,11 @@ class Cycle:
                 hint="run it again: these parts are packed anew, and the mark has not moved",
             )
 
-    def _extracted(self, held: HeldStream, opened: OpenWindow, manifest: Manifest) -> Segment:
+    def _extracted(self, held: HeldStream, opened: OpenWindow, manifest: Manifest) -> None:
         """Commit that the window is packed; its manifest is what the mark still has to follow."""
         now = self.tools.clock()
-        key = opened.folder.manifest_key
-        segment = Segment(
-            key=key,
-            rows=manifest.files,
-            bytes=manifest.stored,
-            etag="",
-            checksum=hashlib.sha256(self.tools.place.get(key) or b"").hexdigest(),
-            run=opened.run.number,
-            chunk=1,
-            window=opened.run.window,
-            schema=SCHEMA[0],
-        )
-        receipt = Receipt(
-            opened.run.id, 1, self.share.name, opened.run.window, manifest.files, None, None, segment
-        )
+        receipt = proof_of(opened.folder, opened.run, manifest, self.share.name)
         held.commit(*transitions.finish(transitions.advance(committed(held), [receipt], now), now))
-        return segment
 
     def _clean(self, opened: OpenWindow, held: HeldStream) -> None:
         """What is left behind is only untidy: no record refers to it any more."""

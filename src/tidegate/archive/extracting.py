@@ -16,6 +16,7 @@ from tidegate.archive.naming import file_name, fingerprint, part_in, part_name, 
 from tidegate.archive.place import ArchivePlace, problems
 from tidegate.archive.records import ShardRecord, manifests
 from tidegate.archive.shard import Content, Shard
+from tidegate.archive.verifying import doubts, sound_windows
 from tidegate.core.errors import ArchiveError, DamagedShard, UsageError
 
 _T = TypeVar("_T")
@@ -39,10 +40,11 @@ def extract(place: ArchivePlace, uids: Iterable[str], to: Path) -> Iterator[Extr
 def extract_all(place: ArchivePlace, to: Path) -> Iterator[Extracted]:
     """Write every file of the archive into the folder; every byte of every shard is checked on the way.
 
-    A damaged shard keeps nobody from the others: `DamagedShard` is raised at the end.
+    A damaged shard keeps nobody from the others, nor does a window of which the record is damaged or gone:
+    `DamagedShard` is raised at the end.
     """
     damaged: list[DamagedShard] = []
-    for manifest in manifests(place):
+    for _, manifest in sound_windows(place):
         for record in manifest.shards:
             try:
                 shard = _intact(place, record)
@@ -51,6 +53,7 @@ def extract_all(place: ArchivePlace, to: Path) -> Iterator[Extracted]:
                 continue
             for uid, content in shard.files():
                 yield _written(to, uid, record.key, content)
+    damaged += [DamagedShard(doubt.problem, where=place.where(doubt.key)) for doubt in doubts(place)]
     if damaged:
         raise _left_out(damaged)
 
@@ -64,7 +67,7 @@ def _intact(place: ArchivePlace, record: ShardRecord) -> Shard:
 
 def _left_out(damaged: list[DamagedShard]) -> DamagedShard:
     first = damaged[0]
-    more = f", and {len(damaged) - 1:,} more shards are damaged" if len(damaged) > 1 else ""
+    more = f", and {len(damaged) - 1:,} more shards or records are damaged" if len(damaged) > 1 else ""
     return DamagedShard(
         f"{first.message}{more}; everything else was written",
         where=first.where,

@@ -7,6 +7,7 @@ is finished first, and one of late files is given up, since it can be had again 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from tidegate.archive.streams import (
 from tidegate.core import transitions
 from tidegate.core.errors import ArchiveError, Conflict
 from tidegate.core.positions import Position
+from tidegate.core.receipts import Receipt, Segment
 from tidegate.core.watermark import Extracted, Run, RunKind, StreamId, Watermark
 from tidegate.core.windows import Window
 from tidegate.state.hold import HeldStream
@@ -291,22 +293,49 @@ def files_between(tools: Tools, before: datetime, after: datetime) -> int:
 
 def give_up(tools: Tools, held: HeldStream, to: Position | None, reason: str) -> None:
     """Give up the open window, if there is one, and go on from `to`."""
-    close_off(tools, committed(held).open_run)
-    held.commit(*transitions.move(committed(held), to, reason=reason, now=tools.clock()))
+    known, packed = close_off(tools, committed(held))
+    moved, by_hand = transitions.move(known, to, reason=reason, now=tools.clock())
+    held.commit(moved, [*packed, *by_hand])
 
 
-def close_off(tools: Tools, run: Run | None) -> None:
-    """See to it that nothing more of a run's window will count than what counts already.
+def close_off(tools: Tools, known: Watermark) -> transitions.Step:
+    """See to it that nothing more of the open window will count than what counts already.
 
     A worker that sleeps must not wake up and make its shards count, so the window gets its manifest here,
-    an empty one. If it has one, it is packed: then it is indexed, and only the mark goes elsewhere.
+    an empty one. If it has one, it is packed: then it is indexed and remembered, and only the mark goes
+    elsewhere.
     """
+    run = known.open_run
     if run is None:
-        return
+        return known, ()
     folder = WindowFolder.of(tools.place, run)
     found = folder.keep_manifest(Manifest.of_none(run, tools.config.packer.n_bits))
     add_window(folder, [shard.key for shard in found.shards])
     folder.clean(manifest_too=False)
+    if found.given_up:
+        return known, ()
+    now = tools.clock()
+    receipt = proof_of(folder, run, found, "whoever gave it up")
+    extracted, done = transitions.finish(transitions.advance(known, [receipt], now), now)
+    loaded, remembered = transitions.loaded(extracted, {folder.manifest_key}, now)
+    return loaded, (*done, *remembered)
+
+
+def proof_of(folder: WindowFolder, run: Run, manifest: Manifest, by: str) -> Receipt:
+    """That a window is packed: its manifest, which the mark still has to follow."""
+    key = folder.manifest_key
+    segment = Segment(
+        key=key,
+        rows=manifest.files,
+        bytes=manifest.stored,
+        etag="",
+        checksum=hashlib.sha256(folder.place.get(key) or b"").hexdigest(),
+        run=run.number,
+        chunk=1,
+        window=run.window,
+        schema=SCHEMA[0],
+    )
+    return Receipt(run.id, 1, by, run.window, manifest.files, None, None, segment)
 
 
 def move_mark(tools: Tools, watching: Watching, window: Window) -> bool:

@@ -35,14 +35,14 @@ class Verdict:
 def verify(place: ArchivePlace, *, sample: float = _EVERYTHING, seed: str = "") -> Iterator[Verdict]:
     """Re-read shards and check every file in them. `sample` is a percentage; `seed` chooses which."""
     index = Index(place)
-    records = (record for _, manifest in _readable(place) for record in manifest.shards)
+    records = (record for _, manifest in sound_windows(place) for record in manifest.shards)
     for record in records if sample >= _EVERYTHING else _chosen(list(records), sample, seed):
         yield Verdict(record, _problem(place, record, index))
 
 
 def strangers(place: ArchivePlace) -> list[str]:
     """Shards that no manifest names: of an open window, or left behind by one that was given up."""
-    named = {record.key for _, manifest in _readable(place) for record in manifest.shards}
+    named = {record.key for _, manifest in sound_windows(place) for record in manifest.shards}
     return [listed.key for listed in place.list(SHARDS) if listed.key not in named]
 
 
@@ -55,20 +55,22 @@ class Doubt:
 
 
 def doubts(place: ArchivePlace) -> Iterator[Doubt]:
-    readable = {folder.manifest_key for folder, _ in _readable(place)}
+    sound = {folder.manifest_key for folder, _ in sound_windows(place)}
     for folder in windows(place):
-        if folder.manifest_key not in readable:
+        if folder.manifest_key not in sound:
             yield Doubt(folder.manifest_key, "the manifest is damaged, so its shards do not count")
     with closing(place.store()) as store:
         known = store.streams(PIPELINE)
+        for broken in known.damaged:
+            yield Doubt(broken.where.removeprefix(place.where("")), broken.problem)
         for segment in _packed(store, known.streams):
             found = place.get(segment.key)
             if found is None:
                 yield Doubt(segment.key, f"the manifest is gone: its {segment.rows:,} files do not count")
-            elif segment.key in readable and hashlib.sha256(found).hexdigest() != segment.checksum:
+            elif segment.key in sound and hashlib.sha256(found).hexdigest() != segment.checksum:
                 yield Doubt(segment.key, "it is another manifest than was written")
         any_open = any(is_open(stored.watermark) for stored in known.streams)
-    if not readable and not any_open and next(place.list(SHARDS), None) is not None:
+    if not sound and not any_open and next(place.list(SHARDS), None) is not None:
         yield Doubt(SHARDS, "there are shards, and no manifest names any of them")
 
 
@@ -81,7 +83,7 @@ def _packed(store: Store, streams: Sequence[Stored]) -> Iterator[Segment]:
                 yield from (segment for segment in segments if segment.rows)
 
 
-def _readable(place: ArchivePlace) -> Iterator[tuple[WindowFolder, Manifest]]:
+def sound_windows(place: ArchivePlace) -> Iterator[tuple[WindowFolder, Manifest]]:
     """Windows with their manifests. Damage is for `doubts` to tell, and keeps nobody from the others."""
     for folder in windows(place):
         try:
