@@ -20,7 +20,7 @@ from tidegate.archive.packing import Packing
 from tidegate.archive.records import PartReceipt, Problem, ProblemKind, manifests
 from tidegate.archive.shard import Shard
 from tidegate.core.ceiling import Ceiling
-from tidegate.core.errors import ArchiveError, ConfigError, LeaseHeld
+from tidegate.core.errors import ArchiveError, ConfigError, LeaseHeld, SourceError
 from tidegate.core.positions import Position
 
 
@@ -325,14 +325,29 @@ def test_a_user_who_may_only_read_the_table_can_archive_it(site: Site) -> None:
     site.server.execute("CREATE ROLE reader LOGIN PASSWORD 'reads-only' IN ROLE pg_monitor")
     try:
         site.server.execute("GRANT SELECT ON files TO reader")
-        site.server.execute("GRANT SELECT, UPDATE ON des_archive_config TO reader")
+        site.server.execute("GRANT SELECT ON des_archive_config TO reader")
         url = site.server.logged_in_as("reader", "reads-only").url
         site.configure(database={"url": url}, watermark={"config_db_url": url})
         site.move_mark(START)
-        assert site.cycle().files == 5
+        with pytest.raises(SourceError, match="permission denied") as refused:
+            site.cycle()
+        assert "UPDATE" in str(refused.value.hint)
+        site.server.execute("GRANT UPDATE ON des_archive_config TO reader")
+        assert site.cycle().moved
         site.demand_complete()
     finally:
         site.server.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_however_the_database_writes_dates_the_mark_is_what_it_is(site: Site) -> None:
+    name = site.server.database
+    site.server.execute(f"ALTER DATABASE {name} SET DateStyle TO 'German'")
+    site.server.execute(f"ALTER DATABASE {name} SET TimeZone TO 'Asia/Kolkata'")
+    site.add(5)
+    assert site.cycle().files == 5
+    site.demand_complete()
+    told = "SELECT now() - archived_until BETWEEN '7 days' AND '7 days 1 minute' FROM des_archive_config"
+    assert site.server.execute(told) == [(True,)]
 
 
 def test_odd_files_and_odd_names(site: Site) -> None:

@@ -95,7 +95,7 @@ class Comparison:
 
 def compare(config: ArchiveConfig, records: int, commit_every: int = 1_000) -> Comparison:
     with (
-        errors(config.files_login),
+        errors(config.files_login, grants="`GRANT CREATE` on the database"),
         tempfile.TemporaryDirectory(prefix="tidegate-compare-") as folder,
         _scratch(config) as (session, schema),
     ):

@@ -21,6 +21,8 @@ from tidegate.reach.login import CONNECT_TIMEOUT_SECONDS, Login
 from tidegate.sources.postgresql_session import errors
 
 TABLE = "des_archive_config"
+_GRANTS = "`GRANT SELECT, INSERT, UPDATE` on the table, and `GRANT CREATE` on its schema if there is none,"
+_PINNED = {"TimeZone": "UTC", "DateStyle": "ISO, YMD"}
 
 _EXISTS = "SELECT to_regclass('des_archive_config') IS NOT NULL"
 _CREATE = """
@@ -129,10 +131,8 @@ class MarkTable:
     def _landed(self, before: datetime, after: datetime, cause: ConnectError) -> bool:
         """Whether the mark has moved although nobody said so; if it has not, it is moved now."""
         try:
-            found = self.read()
-            if found is not None and found.archived_until == after:
-                return True
-            return self._update(before, after)
+            # The second attempt may have waited for the first, which then was the one that landed.
+            return self._is_at(after) or self._update(before, after) or self._is_at(after)
         except ConnectError as error:
             raise OutcomeUnknown(
                 f"it is not known whether the mark has moved: {cause.message}",
@@ -140,23 +140,33 @@ class MarkTable:
                 hint="run it again once the database can be reached: it will look",
             ) from error
 
+    def _is_at(self, moment: datetime) -> bool:
+        found = self.read()
+        return found is not None and found.archived_until == moment
+
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
-        with errors(self.login, TABLE), connect(self.login, self.schema) as session:
+        with errors(self.login, TABLE, grants=_GRANTS), connect(self.login, self.schema) as session:
             yield session
 
 
 def connect(login: Login, schema: str | None = None) -> psycopg.Connection[Any]:
     """A session that may write. Each statement is a transaction of its own."""
-    path = f" -c search_path={schema}" if schema else ""
-    return psycopg.connect(
+    session = psycopg.connect(
         application_name="tidegate archive",
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
         client_encoding="UTF8",
-        options=f"-c TimeZone=UTC{path}",
         autocommit=True,
         **libpq.parameters(login),
     )
+    pins = {**_PINNED, **({"search_path": schema} if schema else {})}
+    try:
+        # Not at the start of the session: what pools connections may not pass that on.
+        session.cursor().executemany("SELECT set_config(%s, %s, false)", list(pins.items()))
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _utc(moment: datetime) -> datetime:

@@ -28,6 +28,7 @@ from tidegate.state.sealed import seal, unseal
 
 _PROGRESS = "_tidegate/marked.json"
 _LOCK_TIMEOUT = "2s"
+_GRANTS = "`GRANT SELECT, UPDATE` on the table"
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Marking:
         stream = StreamId(PIPELINE, f"{tools.config.database.table_name}, marking")
         with (
             hold(tools.store, stream, holder=tools.holder, clock=tools.clock, nonce=tools.token()) as held,
-            errors(tools.config.files_login, tools.config.database.table_name),
+            errors(tools.config.files_login, tools.config.database.table_name, grants=_GRANTS),
             connect(tools.config.files_login) as session,
         ):
             session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])

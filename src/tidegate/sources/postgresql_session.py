@@ -30,6 +30,7 @@ _PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "300s",
 }
+_GRANTS = "`GRANT SELECT` on the table"
 _REFUSED_LOGIN = ("authentication failed", "pg_hba.conf", "not permitted to log in")
 
 
@@ -116,15 +117,18 @@ def text_literal(value: str) -> str:
 
 
 @contextmanager
-def errors(login: Login, where: str | None = None) -> Iterator[None]:
-    """Put the driver's errors into words, once for everything that talks to the server."""
+def errors(login: Login, where: str | None = None, *, grants: str = _GRANTS) -> Iterator[None]:
+    """Put the driver's errors into words, once for everything that talks to the server.
+
+    `grants` says what it takes to do what is done there.
+    """
     try:
         yield
     except psycopg.Error as error:
-        raise _in_words(login, error, where) from error
+        raise _in_words(login, error, where, grants) from error
 
 
-def _in_words(login: Login, error: psycopg.Error, where: str | None) -> TidegateError:
+def _in_words(login: Login, error: psycopg.Error, where: str | None, grants: str) -> TidegateError:
     text = error.diag.message_primary or str(error).strip()
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return _not_connected(login, text)
@@ -135,8 +139,7 @@ def _in_words(login: Login, error: psycopg.Error, where: str | None) -> Tidegate
     if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
         return cut_short(text, where or login.where)
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        hint = f'`GRANT SELECT` on the table to "{login.username}"'
-        return SourceError(text, where=where or login.where, hint=hint)
+        return SourceError(text, where=where or login.where, hint=f'{grants} to "{login.username}"')
     return SourceError(text, where=where or login.where)
 
 
