@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.archive.conftest import LONG_AGO, START, Kill, Site
+from tests.archive.conftest import LONG_AGO, START, Kill, Listening, Site
 from tests.servers import Server
 from tidegate.archive import files
 from tidegate.archive.contract import Share, Tools
@@ -536,6 +536,21 @@ def test_the_index_stays_a_few_files(site: Site, monkeypatch: pytest.MonkeyPatch
         site.cycle()
         site.move_mark(START)
     assert len(index_files(site.place)) <= 4
+    site.demand_complete()
+
+
+def test_who_wants_to_stop_need_not_wait_for_the_listing(site: Site) -> None:
+    class Hasty(Listening):
+        def check(self) -> None:
+            raise KeyboardInterrupt
+
+    site.add(40)
+    site.watching = Hasty()
+    with pytest.raises(KeyboardInterrupt):
+        site.cycle()
+    assert _names(site) == set()
+    site.watching = Listening()
+    assert site.cycle().files == 40
     site.demand_complete()
 
 

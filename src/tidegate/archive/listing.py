@@ -261,11 +261,11 @@ def _as_bytes(location: Any) -> bytes | None:
 # --- Frozen -------------------------------------------------------------------------------------------
 
 
-def freeze(table: FileTable, window: Window, folder: WindowFolder, n_bits: int, attempt: str) -> Listing:
+def freeze(pages: Iterable[list[Row]], folder: WindowFolder, n_bits: int, attempt: str) -> Listing:
     """Read the window once and keep it, sorted, for those who pack it. No two attempts have one name."""
     counts: Counter[int] = Counter()
     runs = _Runs(folder, attempt)
-    for page in table.pages(window):
+    for page in pages:
         marks = [fingerprint(row.uid) for row in page]
         counts.update(part_of(mark, n_bits) for mark in marks)
         runs.add(_batch(page, marks))

@@ -17,6 +17,7 @@ from typing import Any
 from tidegate.archive import listing as listings
 from tidegate.archive.contract import Tools, Watching
 from tidegate.archive.index import add_window, demand_index
+from tidegate.archive.listing import Row
 from tidegate.archive.mark import Mark
 from tidegate.archive.records import Listing, Manifest, WindowFolder
 from tidegate.archive.results import CycleResult
@@ -251,9 +252,15 @@ class Opening:
         if undated:
             self.watching.note(f"{undated:,} rows without a date are in no window, and are never archived")
         n_bits = self.tools.config.packer.n_bits
-        listing = listings.freeze(self.tools.table, run.window, folder, n_bits, self.tools.token())
+        listing = listings.freeze(self._pages(run.window), folder, n_bits, self.tools.token())
         self.watching.planned(run.window, listing.rows, len(listing.parts))
         return listing
+
+    def _pages(self, window: Window) -> Iterator[list[Row]]:
+        """A billion rows take hours: who wants to stop need not wait for them."""
+        for page in self.tools.table.pages(window):
+            self.watching.check()
+            yield page
 
     def _demand_uids(self, window: Window) -> None:
         unnamed = self.tools.table.without_uid(window)

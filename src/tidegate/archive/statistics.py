@@ -159,7 +159,8 @@ def late_files(tools: Tools) -> Iterator[Row]:
     n_bits = tools.config.packer.n_bits
     with tempfile.TemporaryDirectory(prefix="tidegate-late-") as scratch:
         beside = LocalPlace(Path(scratch))
-        listing = listings.freeze(tools.table, window, WindowFolder(beside, "late"), n_bits, "late")
+        pages = tools.table.pages(window)
+        listing = listings.freeze(pages, WindowFolder(beside, "late"), n_bits, "late")
         index = Index(tools.place)
         with FrozenRows(beside, listing) as rows:
             for part in listing.parts:
