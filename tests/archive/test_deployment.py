@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import yaml
 from tests.archive.conftest import Site
 from tidegate.archive.config import read_config
 
-EXAMPLES = Path(__file__).parents[2] / "examples/archive"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples/archive"
+DOCKERFILE = (EXAMPLES / "Dockerfile").read_text()
 MANIFESTS = sorted(EXAMPLES.glob("kubernetes-*.yaml"))
 UNITS = sorted([*EXAMPLES.glob("*.service"), *EXAMPLES.glob("*.timer")])
 ENTRY = ["tidegate", "archive"]
@@ -38,6 +42,16 @@ def _demand_sound(*command: str | Path) -> None:
 
 def test_the_dockerfile_is_sound() -> None:
     _demand_sound(_tool("hadolint"), EXAMPLES / "Dockerfile")
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    lines = re.findall(r"^COPY (.*) /src\S*$", DOCKERFILE, re.MULTILINE)
+    copied = [word for words in lines for word in words.split()]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(copied) == {"pyproject.toml", "src", project["readme"], *project["license-files"]}
+    assert all((ROOT / path).exists() for path in copied)
+    [extras] = re.findall(r'"/src\[(.*)\]"', DOCKERFILE)
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -67,9 +81,16 @@ def test_the_configuration_loads() -> None:
 
 
 def _dockerfile() -> list[str]:
-    lines = [line.partition(" ") for line in (EXAMPLES / "Dockerfile").read_text().splitlines()]
+    lines = [line.partition(" ") for line in DOCKERFILE.splitlines()]
     told = {word: rest for word, _, rest in lines}
     return [*json.loads(told["ENTRYPOINT"]), *json.loads(told["CMD"])]
+
+
+def _demand_healthy(port: str) -> None:
+    """As Docker would ask."""
+    [told] = re.findall(r"HEALTHCHECK .*\\\n +CMD (.*)", DOCKERFILE)
+    _, *words = json.loads(told.replace(":9108/", f":{port}/"))
+    _demand_sound(sys.executable, *words)
 
 
 def _containers(resource: Any) -> list[Any]:
@@ -115,10 +136,15 @@ def test_the_commands_inside_archive_and_end_well(site: Site, command: list[str]
     ) as process:
         assert process.stdout is not None
         told = ""
-        for line in process.stdout:
-            told += line
-            if line.startswith("next cycle"):
-                process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, told
+        try:
+            for line in process.stdout:
+                told += line
+                if line.startswith("next cycle"):
+                    [port] = re.findall(r"health at .*:(\d+)/healthz", told)
+                    _demand_healthy(port)
+                    process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, told
+        finally:
+            process.kill()
     if "run" in words:
         site.demand_complete()
