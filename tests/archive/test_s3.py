@@ -18,8 +18,8 @@ from tests.servers import S3Server
 from tests.toxiproxy import ENOUGH_TO_LOSE, Toxiproxy
 from tidegate.archive.contract import Share
 from tidegate.archive.extracting import content_of
-from tidegate.archive.files import Files
-from tidegate.archive.records import manifests
+from tidegate.archive.files import Files, Unpackable
+from tidegate.archive.records import ProblemKind, manifests
 from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.archive.shard import Shard
 from tidegate.core.errors import ArchiveError, LoginRefused, TidegateError
@@ -205,6 +205,19 @@ def test_an_object_that_rots_in_its_bucket_is_not_packed_as_if_it_were_sound(
     site.configure(packer={"s3": _access(fresh_bucket)})
     with pytest.raises(ArchiveError, match="not what the checksum of the server says"):
         site.cycle()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_has_changed(fresh_bucket: S3Server) -> None:
+    def put(body: bytes) -> None:
+        fresh_bucket.client().put_object(Bucket=fresh_bucket.bucket, Key="incoming", Body=body)
+
+    put(b"first")
+    files = Files(s3=S3Place(fresh_bucket.bucket, **_access(fresh_bucket)))
+    with files.open(f"s3://{fresh_bucket.bucket}/incoming".encode()) as object_:
+        put(b"other")
+        with pytest.raises(Unpackable, match="changed while it was read") as caught:
+            object_.whole()
+    assert caught.value.kind is ProblemKind.CHANGED
 
 
 def test_a_login_that_is_refused_leaves_no_file_out(site: Site, fresh_bucket: S3Server) -> None:
