@@ -78,6 +78,19 @@ def test_a_column_that_differs_by_case_alone_comes_later_and_disturbs_nothing(pl
     ]
 
 
+@pytest.mark.parametrize("place", ["postgres-duckdb"], indirect=True)
+def test_a_column_whose_name_changes_its_case_alone_is_the_same_column(place: Place) -> None:
+    odd(place, "Name")
+    add(place, id=1, Name="first")
+    place.synced(scope=Scope.EXTRACT)
+    place.shop.run('ALTER TABLE odd RENAME COLUMN "Name" TO name')
+    for number, name in ((2, "second"), (3, "third")):
+        add(place, id=number, name=name)
+        place.synced()
+    found = place.warehouse.execute("SELECT id, name FROM odd ORDER BY id")
+    assert found == [(1, "first"), (2, "second"), (3, "third")]
+
+
 def test_a_mapping_is_used_by_every_later_run(place: Place) -> None:
     odd(place, "cust nr")
     saved = columns(place, "map", "-t", "odd", "cust nr", "customer")

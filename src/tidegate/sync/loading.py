@@ -112,7 +112,7 @@ class Loader:
         newest = schemas.get(held.mark.schema or "", known[-1])
         older = [schema.names for schema in reversed(known) if schema != newest]
         names = self.naming.of_all(table.stream, newest.names, older, lambda: target.columns(table.name))
-        new = newly_named(held.mark, names.all)
+        new = newly_named(held.mark, names.lasting)
         if new is not None:
             held.commit(*transitions.name(held.mark, new, self.clock()))
         return names

@@ -48,6 +48,14 @@ class Names:
             found = {**names, **found}
         return found
 
+    @property
+    def lasting(self) -> dict[str, str]:
+        """What the state shall remember: no name stays a column's own in which another one goes on."""
+        taken = set(self.newest.values())
+        return {
+            column: name for column, name in self.all.items() if column in self.newest or name not in taken
+        }
+
 
 @dataclass(frozen=True)
 class Naming:
