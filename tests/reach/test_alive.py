@@ -6,13 +6,16 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from tests.servers import Server
 from tidegate.reach import alive
-from tidegate.reach.login import Login, login_of
+from tidegate.reach.login import Login, Tls, login_of
 from tidegate.sources import mysql_session, postgresql_session
+from tidegate.targets.redshift_line import Line
+from tidegate.testing.redshift import RedshiftLocal
 
 
 def _mysql(login: Login) -> int:
@@ -38,3 +41,12 @@ def test_an_idle_connection_asks_whether_the_other_side_is_there(
 ) -> None:
     server: Server = request.getfixturevalue(kind)
     assert idle_seconds(login_of(server.config)) == alive.IDLE_SECONDS
+
+
+def test_a_long_copy_is_no_silence(redshift: RedshiftLocal, postgres_database: Server) -> None:
+    """Redshift says nothing until COPY has ended, and gateways forget who is silent for six minutes."""
+    login = replace(
+        login_of(postgres_database.config), host=redshift.host, port=redshift.port, tls=Tls("disable")
+    )
+    with closing(Line(login).connect()) as connection:
+        assert _idle_seconds(connection._usock.fileno()) == alive.IDLE_SECONDS  # noqa: SLF001

@@ -20,7 +20,7 @@ from tidegate.core.errors import (
     TidegateError,
     TlsRefused,
 )
-from tidegate.reach import tls, tunnel
+from tidegate.reach import alive, tls, tunnel
 from tidegate.reach.login import APPLICATION_NAME, CONNECT_TIMEOUT_SECONDS, Login
 
 _CANCELLED, _DENIED, _CONFLICTS = "57014", "42501", ("40001", "1023")
@@ -88,6 +88,9 @@ class Line:
                 sslmode=checked,
                 timeout=CONNECT_TIMEOUT_SECONDS,
                 tcp_keepalive=True,
+                tcp_keepalive_idle=alive.IDLE_SECONDS,
+                tcp_keepalive_interval=alive.PAUSE_SECONDS,
+                tcp_keepalive_count=alive.ATTEMPTS,
                 application_name=APPLICATION_NAME.split()[0],
             )
         except (DriverError, OSError) as error:
