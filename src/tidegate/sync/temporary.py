@@ -121,6 +121,7 @@ class Temporary:
             for held, rows in found:
                 self._demand_place_of(held, rows)
                 self._demand_loaded(held, rows)
+                self._demand_at_target(held, rows)
             return [self._clean(held, rows) for held, rows in found]
 
     def prove_and_clean(self) -> tuple[list[Counts], list[Cleaned]]:
@@ -153,18 +154,22 @@ class Temporary:
             return Counts(table, 0, 0, 0, 0, newer)
         source = self.parts.source().count(job.relation, job.order, Window(None, position))
         with closing(self._evidence(job, rows, rows.segments)) as evidence:
-            appended = job.target.mode is WriteMode.APPEND
-            expected = evidence.versions if appended else evidence.keys
-            target = self._at_target(job, evidence)
+            target, expected = self._at_target(job, evidence)
             return Counts(table, source, evidence.keys, target, expected, newer)
 
-    def _at_target(self, job: TableJob, evidence: Evidence) -> int:
-        """Rows that the target has of these keys, or of these versions where every version is kept."""
+    def _at_target(self, job: TableJob, evidence: Evidence) -> tuple[int, int]:
+        """How many rows the target has of these keys, and how many it should have.
+
+        Where every version is kept, it is versions that are counted.
+        """
+        appended = job.target.mode is WriteMode.APPEND
+        expected = evidence.versions if appended else evidence.keys
         target, table = self.parts.target(), self._named(job)
         if not target.exists(table.name):
-            return 0
-        parts = evidence.parts if job.target.mode is WriteMode.APPEND else evidence.key_parts
-        return sum(target.present(table.name, table.key, list(part)) for part in parts(_ASKED_AT_ONCE))
+            return 0, expected
+        parts = evidence.parts if appended else evidence.key_parts
+        asked = (list(part) for part in parts(_ASKED_AT_ONCE))
+        return sum(target.present(table.name, table.key, part) for part in asked), expected
 
     def _named(self, job: TableJob) -> TargetTable:
         naming = Naming(self.pipeline.name_rules, job.settings.names, self.parts.store)
@@ -214,6 +219,23 @@ class Temporary:
                 "more of them were deleted",
                 where=str(held.stream),
                 hint="load them with `tidegate sync --load-only`, then run the job again",
+            )
+
+    def _demand_at_target(self, held: HeldStream, rows: Outstanding) -> None:
+        """Between two halves of a job a target can be emptied, put back or exchanged for another.
+
+        Of rows that have gone from the source already the files in staging are then the last copy.
+        """
+        job = self._job(held.stream)
+        with closing(self._evidence(job, rows, rows.doomed)) as evidence:
+            found, expected = self._at_target(job, evidence)
+        if found < expected:
+            raise VerificationFailed(
+                f"an earlier run has proved {counted(expected, 'row')} and begun to delete them; the target "
+                f"has {found:,} of them now, so no more were deleted",
+                where=str(held.stream),
+                hint="load their files again with `tidegate watermark reset --loaded-only` and "
+                "`tidegate sync --load-only`, then run the job again",
             )
 
     def _demand_place_of(self, held: HeldStream, rows: Outstanding) -> None:
