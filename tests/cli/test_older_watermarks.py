@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run, Shop
+from tidegate.core.older import OlderFormat
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId
+from tidegate.sync.handback import older_document
 
 V1: dict[str, Any] = {
     "table_name": "orders",
@@ -269,6 +272,29 @@ def test_the_second_form_is_written_back_too(older: Older) -> None:
     older.take(V2, "--look-back", "0")
     back = older.back("s3-redshift-v2")
     assert {key: back[key] for key in V2} == V2
+
+
+def test_one_form_is_written_back_as_the_other(older: Older) -> None:
+    early = {"backup_strategy": "inter-table", "last_mysql_data_timestamp": "2025-08-01T10:00:00Z"}
+    older.take(V1 | early, "--look-back", "0")
+    newer = older.back("s3-redshift-v2")
+    assert newer["metadata"] == {
+        **V1["metadata"],
+        "manual_watermark": True,
+        "backup_strategy": "inter-table",
+        "s3_file_count": 250,
+    }
+    older.shop.extract(hours=1, rows=10)
+    assert older.back("s3-redshift-v2")["metadata"]["total_processing_time_seconds"] > 4320
+
+
+def test_a_mark_on_a_day_is_written_as_the_moment_it_begins(older: Older) -> None:
+    older.take(V2, "--look-back", "0")
+    mark = older.shop.mark()
+    on_a_day = replace(mark, extracted=replace(mark.extracted, position=Position((date(2025, 8, 1),))))
+    for form in OlderFormat:
+        document = older_document(on_a_day, [], form, url=str, strategy="sequential", held=False)
+        assert document["last_mysql_data_timestamp"] == "2025-08-01T00:00:00Z"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@ class Past:
         return max(len(self.older_files), self.older.get("s3_file_count") or 0)
 
     @property
+    def older_strategy(self) -> str | None:
+        return self.older.get("backup_strategy") or self.older_metadata.get("backup_strategy")
+
+    @property
     def older_seconds(self) -> float:
         said = self.older_metadata.get("total_processing_time_seconds")
         return said if isinstance(said, int | float) else 0
@@ -94,18 +98,13 @@ def _v1(
         "last_redshift_load_time": _moment(mark.loaded.at),
         "redshift_rows_loaded": mark.loaded.rows_total,
         "redshift_status": loaded,
-        "backup_strategy": strategy if files else past.older.get("backup_strategy") or strategy,
+        "backup_strategy": strategy if files else past.older_strategy or strategy,
         "s3_file_count": len(files) + past.older_file_count,
         "processed_s3_files": _processed(past, url),
         "last_error": mark.last_error,
         "created_at": _created(mark, past),
         "updated_at": _moment(mark.updated_at),
-        "metadata": {
-            **past.older_metadata,
-            "manual_watermark": mark.manual is not None,
-            "total_processing_time_seconds": round(past.seconds + past.older_seconds),
-            **_batches(files),
-        },
+        "metadata": _metadata(mark, past, files),
     }
 
 
@@ -132,10 +131,9 @@ def _v2(
         "created_at": _created(mark, past),
         "updated_at": _moment(mark.updated_at),
         "metadata": {
-            **past.older_metadata,
-            "backup_strategy": strategy,
+            **_metadata(mark, past, files),
+            "backup_strategy": strategy if files else past.older_strategy or strategy,
             "s3_file_count": len(files) + past.older_file_count,
-            **_batches(files),
         },
     }
 
@@ -151,7 +149,10 @@ def _states(mark: Watermark, past: Past, *, held: bool) -> tuple[str, str]:
 def _timestamp(mark: Watermark) -> str | None:
     """As the older tool writes it: a reading of the column's clock, with a `Z` behind it."""
     moment = split_position(mark.extracted.position)[0]
-    return None if moment is None else moment.removesuffix("+00:00") + "Z"
+    if moment is None:
+        return None
+    whole = moment if "T" in moment else f"{moment}T00:00:00"
+    return whole.removesuffix("+00:00") + "Z"
 
 
 def _moment(moment: datetime | None) -> str | None:
@@ -171,5 +172,11 @@ def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _batches(files: Sequence[Segment]) -> dict[str, int]:
-    return {"average_batch_size": round(sum(s.rows for s in files) / len(files))} if files else {}
+def _metadata(mark: Watermark, past: Past, files: Sequence[Segment]) -> dict[str, Any]:
+    batches = {"average_batch_size": round(sum(s.rows for s in files) / len(files))} if files else {}
+    return {
+        **past.older_metadata,
+        "manual_watermark": mark.manual is not None,
+        "total_processing_time_seconds": round(past.seconds + past.older_seconds),
+        **batches,
+    }
