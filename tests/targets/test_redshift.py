@@ -227,6 +227,16 @@ def test_a_column_that_cannot_be_widened_is_named_and_left_alone(
     assert postgres_database.execute("SELECT count(*) FROM seen") == [(0,)]
 
 
+def test_a_column_that_rows_are_sorted_by_is_not_made_anew(target: RedshiftTarget, stage: S3Stage) -> None:
+    narrow, wide = schema_of(id=Kind.INT32, v=Kind.INT32), schema_of(id=Kind.INT64, v=Kind.INT64)
+    table = orders(placement=Placement(sort_key=("id",)))
+    target.prepare(table, narrow)
+    with pytest.raises(IncompatibleTable, match=r"id: the rows need BIGINT, .* distkey or sortkey"):
+        target.prepare(table, wide)
+    target.load(table, [stage.segment(narrow, [(1, 2)])], generation=1, fence=1)
+    assert read_rows(target, "orders") == [("1", "2")]
+
+
 def test_a_column_with_grants_of_its_own_is_not_made_anew(
     target: RedshiftTarget, postgres_database: Server
 ) -> None:

@@ -6,13 +6,13 @@ transaction. What Redshift does otherwise than PostgreSQL, it does as Redshift: 
 `copying` for COPY and `catalog` for views.
 
 What it does not imitate: texts that are equal although one ends in more blanks, how fast anything is,
-slices, distribution and sort order (their options are checked and forgotten), compressed tables, workload
-management, SERIALIZABLE isolation and its errors (a transaction has a snapshot, as databases with snapshot
-isolation have), SUPER, geometry and sketches, COPY from anything but Parquet, UNLOAD, Spectrum, stored
-procedures, users and IAM (there is one user, and a role is believed), encryption of connections, names of
-more than 63 bytes in errors and in the headings of results (PostgreSQL has shorter ones for them), and
-functions that Redshift has and PostgreSQL has not, but for GETDATE. A statement that it lets through may
-still fail on Redshift.
+slices, where rows lie (options of distribution and sort order are checked, and their columns cannot be
+dropped), compressed tables, workload management, SERIALIZABLE isolation and its errors (a transaction has a
+snapshot, as databases with snapshot isolation have), SUPER, geometry and sketches, COPY from anything but
+Parquet and its limit for the size of a row, UNLOAD, Spectrum, stored procedures, users and IAM (there is one
+user, and a role is believed), encryption of connections, names of more than 63 bytes in errors and in the
+headings of results (PostgreSQL has shorter ones for them), and functions that Redshift has and PostgreSQL
+has not, but for GETDATE. A statement that it lets through may still fail on Redshift.
 """
 
 from tidegate.testing.redshift.server import Backend, Fault, RedshiftLocal

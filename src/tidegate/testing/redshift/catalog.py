@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from tidegate.testing.redshift.sql import SCHEMA
+from tidegate.testing.redshift.sql import PLACING, SCHEMA
 
 _INSTALL = f"""
 CREATE SCHEMA {SCHEMA};
@@ -143,6 +143,18 @@ END $$;
 CREATE EVENT TRIGGER {SCHEMA}_count_bytes ON ddl_command_end
   WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
   EXECUTE FUNCTION {SCHEMA}.count_bytes();
+
+CREATE FUNCTION {SCHEMA}.keep_keys() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF EXISTS (SELECT 1 FROM pg_event_trigger_dropped_objects()
+    WHERE object_type = 'table constraint' AND starts_with(object_identity, '{PLACING}'))
+  THEN
+    RAISE EXCEPTION 'cannot drop a column that is a distkey or sortkey' USING ERRCODE = '0A000';
+  END IF;
+END $$;
+
+CREATE EVENT TRIGGER {SCHEMA}_keep_keys ON sql_drop
+  WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION {SCHEMA}.keep_keys();
 """
 
 _KNOWN = f"SELECT 1 FROM pg_namespace WHERE nspname = '{SCHEMA}'"

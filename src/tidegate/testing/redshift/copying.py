@@ -241,11 +241,11 @@ class Copying:
 
 def _demand_readable(url: str, metadata: pq.FileMetaData) -> None:
     """Only the compressions that Redshift's documentation names."""
-    for number in range(metadata.num_row_groups):
-        codec = metadata.row_group(number).column(0).compression
-        if codec not in _CODECS:
-            message = f"Spectrum Scan Error: unsupported compression codec {codec}"
-            raise LoadError(message, code=15001, file=url)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found = {group.column(number).compression for group in groups for number in range(group.num_columns)}
+    for codec in sorted(found - _CODECS):
+        message = f"Spectrum Scan Error: unsupported compression codec {codec}"
+        raise LoadError(message, code=15001, file=url)
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:

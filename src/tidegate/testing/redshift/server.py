@@ -33,6 +33,7 @@ from tidegate.testing.redshift.sql import (
     kept,
     leads,
     long_names,
+    resized,
     statements,
     tokens_of,
     translate,
@@ -370,8 +371,17 @@ class _Session:
 
     def _translated(self, tokens: Tokens) -> str:
         changed = translate(tokens, in_transaction=self._status == b"T")
+        longer = resized(tokens)
+        if longer is not None:
+            self._demand_varchar(*longer)
         self._stand_in.remember(self._database, long_names(tokens))
         return changed
+
+    def _demand_varchar(self, table: str, column: str) -> None:
+        varchar = "character varying"
+        kinds = {found.name: found.type for found in self._columns(table)}
+        if not kinds.get(column, varchar).startswith(varchar):
+            raise Refused(f'cannot alter type of column "{column}": it is no VARCHAR', "0A000")
 
     # --- What the stand-in does by itself
 
