@@ -436,6 +436,23 @@ def test_what_could_not_be_resumed_or_deleted_is_refused_before_it_begins(
         job(one)
 
 
+def test_a_row_changed_under_its_timestamp_survives_where_all_it_holds_is_compared(one: Place) -> None:
+    """A timestamp that says when a row was made, and not when it was changed."""
+    configure(one, told_by="contents")
+
+    def meddle() -> None:
+        one.shop.execute("UPDATE orders SET customer = 'changed' WHERE id = 3")
+
+    result = job(one, around=lambda eraser: Meddling(eraser, meddle))
+    assert (result.cleaned[0].deleted, result.cleaned[0].reset, ids(one)) == (29, True, [3])
+    job(one)
+    assert (ids(one), arrived(one)) == ([], list(range(1, 31)))
+    assert [row[1] for row in one.warehouse.rows() if row[0] == 3] == ["changed"]
+    configure(one, {"write_mode": "append"}, told_by="contents")
+    with pytest.raises(ConfigError, match="would leave out the newer one"):
+        job(one)
+
+
 @pytest.mark.parametrize("route", ["mariadb-duckdb", "postgres-postgres", "sqlite-delta"])
 def test_a_row_changed_under_its_id_survives_and_is_merged_next_time(
     request: pytest.FixtureRequest, route: str

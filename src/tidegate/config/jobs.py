@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from datetime import timedelta
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
@@ -34,11 +35,21 @@ class DownloadOptions(Model):
     """None: the folder that holds `config/`."""
 
 
+class ToldBy(StrEnum):
+    """What tells that a temporary row is still the one that was synced."""
+
+    VERSION = "version"
+    """The columns of its cursor, where one of them is a timestamp."""
+    CONTENTS = "contents"
+    """All that it holds."""
+
+
 class JobOptions(Model):
     write_connection: Text
     """The source under whose name the temporary rows are deleted."""
     tables: Names | None = None
     """None: all tables of the pipeline."""
     download: DownloadOptions | None = None
+    told_by: ToldBy = ToldBy.VERSION
     batch_size: Annotated[int, Field(ge=1, le=5000)] = 500
     """Rows that one DELETE names: its transaction is short, and a statement holds only so much."""

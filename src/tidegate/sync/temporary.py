@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from tidegate.config.jobs import ToldBy
 from tidegate.config.pipelines import Pipeline
 from tidegate.core import transitions
 from tidegate.core.errors import ConfigError, SourceError, VerificationFailed
@@ -96,6 +97,7 @@ class Temporary:
     eraser: Callable[[], Eraser]
     place: str
     """Where the eraser deletes: who has begun there does not go on elsewhere."""
+    told_by: ToldBy
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -108,9 +110,8 @@ class Temporary:
     def demand_fit(self) -> None:
         """Refuse what could never be proved and deleted, before anything is begun."""
         for stream in self._streams():
-            job = describe(self.parts.source(), self._settings(stream), stream)
-            demand_temporary(job)
-            if not job.tells_versions:
+            job = self._job(stream)
+            if not self._tells_versions(job):
                 with closing(self.eraser()) as eraser:
                     eraser.demand_fit(self._versions(job))
 
@@ -177,7 +178,7 @@ class Temporary:
         return named_table(job.target, naming.names(job.stream, job.schema.names, there))
 
     def _evidence(self, job: TableJob, rows: Outstanding, segments: Iterable[Segment]) -> Evidence:
-        contents = () if job.tells_versions else job.schema.names
+        contents = () if self._tells_versions(job) else job.schema.names
         evidence = Evidence(job.schema.key, job.target.cursor, contents)
         collect(evidence, segments, rows.schemas, self.parts.staging)
         return evidence
@@ -261,7 +262,7 @@ class Temporary:
                 deleted += eraser.erase(versions, part)  # the only line that deletes anything at a source
             self._demand_gone(eraser, versions, evidence, held)
             verified = evidence.versions
-            behind = 0 if job.tells_versions else self._behind(eraser, versions, evidence)
+            behind = 0 if self._tells_versions(job) else self._behind(eraser, versions, evidence)
         reset = self._forget(held, rows, deleted, behind)
         self._sweep(rows.segments if reset else rows.doomed, job, held)
         return Cleaned(held.stream.name, verified, deleted, reset)
@@ -325,11 +326,16 @@ class Temporary:
     def _job(self, stream: StreamId) -> TableJob:
         job = describe(self.parts.source(), self._settings(stream), stream)
         demand_temporary(job)
+        if not self._tells_versions(job):
+            demand_merged(job)
         return job
+
+    def _tells_versions(self, job: TableJob) -> bool:
+        return job.tells_versions and self.told_by is ToldBy.VERSION
 
     def _versions(self, job: TableJob) -> Versions:
         columns = evidence_columns(job.schema.key, job.target.cursor)
-        contents = None if job.tells_versions else contents_of(self.parts.source(), job, columns)
+        contents = None if self._tells_versions(job) else contents_of(self.parts.source(), job, columns)
         return Versions(job.relation.sql, columns, contents)
 
     def _settings(self, stream: StreamId) -> Any:
@@ -370,13 +376,6 @@ def demand_temporary(job: TableJob) -> None:
             where=str(job.stream),
             hint="use null_cursor error, and fill the column",
         )
-    if not job.tells_versions and job.target.mode is WriteMode.APPEND:
-        raise ConfigError(
-            "a row that is changed keeps its id, and appending would leave out the newer one as known",
-            where=str(job.stream),
-            hint="use write_mode merge, which for rows that never change comes to the same, or name a "
-            "timestamp that every change moves with `cdc_timestamp_column`",
-        )
     columns = (*job.schema.key, *settings.cursor.columns)
     if not job.schema.key or any(c in settings.masks or c not in job.schema.names for c in columns):
         raise ConfigError(
@@ -388,6 +387,18 @@ def demand_temporary(job: TableJob) -> None:
         if job.schema.column(name).type.kind in _WITHOUT_EQUALS:
             problem = f"column `{name}` is {job.schema.column(name).native}, by which no row is safely told"
             raise ConfigError(problem, where=str(job.stream), hint="name another key with `keys:`")
+
+
+def demand_merged(job: TableJob) -> None:
+    """Refuse to append where a row can change and still look like the one that the target has."""
+    if job.target.mode is WriteMode.APPEND:
+        raise ConfigError(
+            "a row that is changed looks like the one before, and appending would leave out the newer one as "
+            "known",
+            where=str(job.stream),
+            hint="use write_mode merge, which for rows that never change comes to the same, or name a "
+            "timestamp that every change moves with `cdc_timestamp_column`",
+        )
 
 
 def temporary_of(
@@ -404,4 +415,5 @@ def temporary_of(
         job.batch_size,
         lambda: open_eraser(writer),
         place_of(writer),
+        job.told_by,
     )
