@@ -273,7 +273,7 @@ def test_texts_of_a_key_are_told_apart_to_their_last_blank(
     target.load(table, [stage.segment(schema, rows)], generation=1, fence=1)
     assert target.present("orders", ["id"], [("a ",), ("",)]) == 2
     assert read_rows(target, "orders", ["id"]) == [("",), ("a",), ("a ",)]
-    comparing = [sql for sql in asked if any(sign in sql for sign in ('."id" = ', '"id" = $', "GROUP BY"))]
+    comparing = [sql for sql in asked if any(sign in sql for sign in ('."id" = ', "GROUP BY"))]
     assert len(comparing) == 4
     assert all("octet_length" in sql for sql in comparing)
 

@@ -35,10 +35,12 @@ from tidegate.targets.ledger import Ledger
 from tidegate.targets.redshift_files import File, Shelf, shelf
 from tidegate.targets.redshift_line import Line, hang_up, literal, timed_out
 from tidegate.targets.redshift_types import declared_type, landed, landing, native, spelled
-from tidegate.targets.sql import SqlTarget
+from tidegate.targets.sql import SqlTarget, pages
 
 _WORDS = Words(text="VARCHAR(1024)", now="GETDATE()")
 _ATTEMPTS = 5
+_GIVEN_AT_ONCE = 5_000
+"""Values in one INSERT."""
 
 
 def _retype(relation: str, column: str, native: str) -> list[str]:
@@ -88,14 +90,25 @@ class RedshiftTarget(SqlTarget):
         self.redshift = Redshift(line, schema, iam_role)
         super().__init__(self.redshift, schema)
 
-    def _equal(self, column: str, place: str, value: object) -> tuple[str, object]:
-        match value:
-            case bytes():  # the driver writes them as digits, and what reads those has to be told so
-                return f"{column} = to_varbyte({place}, 'hex')", value.hex()
-            case str():
-                return f"{column} = {place} AND octet_length({column}) = {len(value.encode())}", value
-            case _:
-                return f"{column} = {place}", value
+    def present(self, name: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+        """One look at the table for all of them: it may be large, and there is no index to find a few by."""
+        distinct = list(dict.fromkeys(rows))
+        if not distinct:
+            return 0
+        with self.redshift.reading() as session:
+            session.change("BEGIN")  # what is asked for is a temporary table, of which each part is no commit
+            relation = session.relation(self._name(name))
+            asked = session.temporary("_tidegate_asked", f"SELECT {listed(columns)} FROM {relation} LIMIT 0")
+            for page in pages(distinct, _GIVEN_AT_ONCE):
+                session.change(*_given(asked, page))
+            same = [
+                _same(f"existing.{quote(column)}", f"asked.{quote(column)}", value)
+                for column, value in zip(columns, distinct[0], strict=True)
+            ]
+            [(count,)] = session.rows(
+                f"SELECT count(*) FROM {relation} AS existing JOIN {asked} AS asked ON {' AND '.join(same)}"
+            )
+            return int(count)
 
     def _change_outside(self, table: TargetTable, plan: TablePlan) -> None:
         """Lengths change in no transaction. If somebody else was quicker, it is done all the same."""
@@ -115,6 +128,28 @@ class RedshiftTarget(SqlTarget):
                     session.change(f"ALTER TABLE {relation} ALTER COLUMN {quote(step.column)} TYPE {wide}")
             except TargetError as error:
                 raise unwidened(table, plan, DIALECT, error.message) from error
+
+
+def _given(relation: str, rows: Sequence[tuple[Any, ...]]) -> tuple[str, list[object]]:
+    """An INSERT of these rows, and its parameters.
+
+    The driver writes bytes as digits, and what reads those has to be told so.
+    """
+    values = [value for row in rows for value in row]
+    places = [
+        f"to_varbyte(${place}, 'hex')" if isinstance(value, bytes) else f"${place}"
+        for place, value in enumerate(values, start=1)
+    ]
+    width = len(rows[0])
+    each = [f"({', '.join(places[at : at + width])})" for at in range(0, len(places), width)]
+    parameters = [value.hex() if isinstance(value, bytes) else value for value in values]
+    return f"INSERT INTO {relation} VALUES {', '.join(each)}", parameters
+
+
+def _same(one: str, other: str, value: object) -> str:
+    """Whether two columns with values of this kind hold the same; blanks at the end of a text count."""
+    same = f"{one} = {other}"
+    return f"{same} AND octet_length({one}) = octet_length({other})" if isinstance(value, str) else same
 
 
 @dataclass(frozen=True)

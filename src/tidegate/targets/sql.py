@@ -8,12 +8,11 @@ many a segment is loaded, it lands once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
 from typing import Any
 
 from tidegate.core.errors import IncompatibleTable, TargetError
 from tidegate.core.strategies import WriteMode
-from tidegate.core.types import Schema
+from tidegate.core.types import DataType, Kind, Schema
 from tidegate.core.watermark import StreamId
 from tidegate.targets.contract import FENCES, LEDGER, StagedSegment, TargetTable
 from tidegate.targets.ddl import TableName, TablePlan, action, plan_table, quote, unwidened
@@ -21,7 +20,7 @@ from tidegate.targets.ledger import Ledger
 from tidegate.targets.loading import Load
 from tidegate.targets.session import Database, Session
 
-_ASKED_AT_ONCE = 1_000
+_ASKED_AT_ONCE = 20_000
 """Values in one question: databases take a bounded number of parameters."""
 
 
@@ -112,30 +111,12 @@ class SqlTarget:
 
     def present(self, name: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
         distinct = list(dict.fromkeys(rows))
+        table, fold = self._name(name), self.database.dialect.fold
         with self.database.reading() as session:
-            relation = session.relation(self._name(name))
-            pages = _pages(distinct, len(columns))
-            return sum(self._present(session, relation, columns, page) for page in pages)
-
-    def _present(
-        self, session: Session, relation: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
-    ) -> int:
-        names, width = cycle(map(quote, columns)), len(columns)
-        values = [value for row in rows for value in row]
-        asked = [
-            self._equal(name, f"${place}", value)
-            for place, (name, value) in enumerate(zip(names, values, strict=False), start=1)
-        ]
-        same = [sql for sql, _ in asked]
-        each = (f"({' AND '.join(same[at : at + width])})" for at in range(0, len(same), width))
-        either = " OR ".join(each)
-        parameters = [value for _, value in asked]
-        [(count,)] = session.rows(f"SELECT count(*) FROM {relation} WHERE {either}", parameters)
-        return int(count)
-
-    def _equal(self, column: str, place: str, value: object) -> tuple[str, object]:
-        """The SQL by which a column has exactly this value, and what is sent at the parameter's place."""
-        return f"{column} = {place}", value
+            kinds = {fold(column.name): column.type for column in session.columns(table)}
+            same = [_same(column, place, kinds.get(fold(column))) for place, column in enumerate(columns)]
+            there = session.relation(table)
+            return sum(_counted(session, there, same, page) for page in pages(distinct, _ASKED_AT_ONCE))
 
     def close(self) -> None:
         """Nothing is held open between operations."""
@@ -179,7 +160,28 @@ class SqlTarget:
         return ledger
 
 
-def _pages(rows: Sequence[tuple[Any, ...]], width: int) -> Iterator[Sequence[tuple[Any, ...]]]:
-    size = max(1, _ASKED_AT_ONCE // width)
+def _same(column: str, place: int, kind: DataType | None) -> str:
+    """Whether a column has the value that is asked for, where the text of a UUID is one."""
+    asked = f"asked.k{place}"
+    wanted = f"CAST({asked} AS uuid)" if kind is not None and kind.kind is Kind.UUID else asked
+    return f"existing.{quote(column)} = {wanted}"
+
+
+def _counted(session: Session, there: str, same: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> int:
+    """How many rows have one of these combinations. A join looks at a table once, also without an index."""
+    width = len(same)
+    places = [f"${place}" for place in range(1, len(rows) * width + 1)]
+    each = ", ".join(f"({', '.join(places[at : at + width])})" for at in range(0, len(places), width))
+    asked = f"(VALUES {each}) AS asked ({', '.join(f'k{place}' for place in range(width))})"
+    values = [value for row in rows for value in row]
+    [(count,)] = session.rows(
+        f"SELECT count(*) FROM {there} AS existing JOIN {asked} ON {' AND '.join(same)}", values
+    )
+    return int(count)
+
+
+def pages(rows: Sequence[tuple[Any, ...]], values: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """The rows, so many that they hold about this number of values at a time."""
+    size = max(1, values // max(1, len(rows[0]))) if rows else 1
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
