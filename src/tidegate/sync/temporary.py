@@ -231,11 +231,13 @@ class Temporary:
         with closing(self._evidence(job, rows, rows.doomed)) as evidence:
             found, expected = self._at_target(job, evidence)
         if found < expected:
+            appended = found > 0 and job.target.mode is WriteMode.APPEND
+            first = "delete these rows at the target, which would be there twice, then " if appended else ""
             raise VerificationFailed(
                 f"an earlier run has proved {counted(expected, 'row')} and begun to delete them; the target "
                 f"has {found:,} of them now, so no more were deleted",
                 where=str(held.stream),
-                hint="load their files again with `tidegate watermark reset --loaded-only` and "
+                hint=f"{first}load their files again with `tidegate watermark reset --loaded-only` and "
                 "`tidegate sync --load-only`, then run the job again",
             )
 
