@@ -9,6 +9,7 @@ import pytest
 from tests.archive.conftest import LONG_AGO, Site
 from tidegate.archive.library import Unwatched, open_tools
 from tidegate.archive.marking import Marked, Marking
+from tidegate.core.errors import UsageError
 
 
 class Impatient(Unwatched):
@@ -100,3 +101,24 @@ def test_a_row_that_names_another_file_since_then_is_not_marked(site: Site) -> N
     assert _marked(site, Unwatched()).rows == 2
 
     assert _not_marked(site) == {replaced}
+
+
+def test_rows_are_set_whatever_table_and_columns_are_called(site: Site) -> None:
+    site.add(3)
+    site.server.execute('ALTER TABLE files RENAME COLUMN uid TO "U%id"')
+    site.server.execute('ALTER TABLE files RENAME COLUMN archived TO "100% {done}"')
+    site.server.execute('ALTER TABLE files RENAME TO "Fi%les"')
+    site.configure(database={"table_name": "Fi%les", "uid_column": "U%id", "archived_column": "100% {done}"})
+    site.cycle()
+    assert _marked(site, Unwatched()).rows == 3
+
+
+def test_a_view_has_no_rows_to_set_and_the_table_behind_it_has(site: Site) -> None:
+    site.server.execute("CREATE VIEW listed AS SELECT * FROM files")
+    site.configure(database={"table_name": "listed"})
+    site.add(3)
+    site.cycle()
+    with pytest.raises(UsageError, match="no table of its own"):
+        _marked(site, Unwatched())
+    site.configure(database={"table_name": "files"})
+    assert _marked(site, Unwatched()).rows == 3

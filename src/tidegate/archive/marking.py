@@ -20,7 +20,7 @@ from tidegate.archive.place import ArchivePlace
 from tidegate.archive.records import ProblemKind, WindowFolder, problems_of_all, windows
 from tidegate.archive.shard import Shard
 from tidegate.archive.streams import PIPELINE
-from tidegate.core.errors import DamagedShard
+from tidegate.core.errors import DamagedShard, UsageError
 from tidegate.core.watermark import StreamId
 from tidegate.sources.postgresql_session import errors
 from tidegate.state.hold import hold
@@ -28,6 +28,8 @@ from tidegate.state.sealed import seal, unseal
 
 _PROGRESS = "_tidegate/marked.json"
 _LOCK_TIMEOUT = "2s"
+_TABLES = [("r",), ("p",)]
+"""Ordinary ones, and those of partitions, as PostgreSQL's catalogue has them."""
 _GRANTS = "`GRANT SELECT, UPDATE` on the table"
 
 
@@ -78,6 +80,7 @@ class Marking:
             connect(tools.config.files_login) as session,
         ):
             session.execute("SELECT set_config('lock_timeout', %s, false)", [_LOCK_TIMEOUT])
+            self._demand_table(session)
             progress, marked = self._progress(), Marked()
             left = [folder for folder in windows(tools.place) if folder.name not in progress.done]
             refused = _refused(tools.place) if left else {}
@@ -126,6 +129,16 @@ class Marking:
 
     # --- Rows
 
+    def _demand_table(self, session: psycopg.Connection[Any]) -> None:
+        name = self.tools.table.relation.sql
+        found = session.execute("SELECT relkind::text FROM pg_class WHERE oid = %s::regclass", [name])
+        if found.fetchone() not in _TABLES:
+            raise UsageError(
+                "it is no table of its own, and has no rows that could be locked and set",
+                where=self.tools.config.database.table_name,
+                hint="for this command, name the table behind it in a copy of the configuration",
+            )
+
     def _set(self, session: psycopg.Connection[Any], rows: dict[str, list[Any]]) -> int:
         query = (
             "UPDATE {table} AS t SET {flag} = true FROM (SELECT f.tableoid AS part, f.ctid AS place {rows} "
@@ -145,21 +158,21 @@ class Marking:
         under its uid is not that one.
         """
         database, table = self.tools.config.database, self.tools.table
-        flag, uid = (f"f.{table.quote(name)}" for name in (database.archived_column, database.uid_column))
-        location = table.location_as_bytes("f")
+        name, column = _sql(table.relation.sql), _sql(table.quote(database.archived_column))
+        flag, uid = f"f.{column}", _sql(f"f.{table.quote(database.uid_column)}")
+        location = _sql(table.location_as_bytes("f"))
         same = f"{location} = a.location"
         if table.uid_is_key:
-            same = f"({same} OR {table.created_at_as_instant('f')} = a.created_at)"
+            same = f"({same} OR {_sql(table.created_at_as_instant('f'))} = a.created_at)"
         rows = (
-            f"FROM {table.relation.sql} f "
+            f"FROM {name} f "
             f"JOIN unnest(%(uid)s::text[]::{table.uid_type}[], %(location)s::bytea[], "
             "%(created_at)s::timestamptz[]) AS a(uid, location, created_at) "
             f"ON {uid} = a.uid AND {same} WHERE {flag} IS NOT TRUE AND NOT EXISTS ("
             f"SELECT FROM unnest(%(refused)s::text[]::{table.uid_type}[], %(elsewhere)s::bytea[]) "
             f"AS r(uid, location) WHERE r.uid = {uid} AND r.location = {location})"
         )
-        named = {"rows": rows, "table": table.relation.sql, "flag": table.quote(database.archived_column)}
-        return sql.SQL(query.format(**named))
+        return sql.SQL(query.format(rows=rows, table=name, flag=column))
 
     # --- Progress
 
@@ -169,3 +182,8 @@ class Marking:
 
     def _keep(self, progress: _Progress) -> None:
         self.tools.place.put(_PROGRESS, seal(asdict(progress)).encode())
+
+
+def _sql(text: str) -> str:
+    """A piece of SQL in a query with parameters: a name may have a percent sign in it."""
+    return text.replace("%", "%%")
