@@ -166,6 +166,14 @@ def test_adjust_wants_one_of_two(run: Run, options: tuple[str, ...]) -> None:
     assert run("adjust", *options).exit_code == 2
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-nan", "0"])
+def test_what_is_no_number_is_in_no_range(run: Run, number: str) -> None:
+    for words in (("verify", "--sample"), ("run", "--mode", "continuous", "--interval")):
+        refused = run(*words, number)
+        assert refused.exit_code == 2
+        assert "is not in the range" in refused.stderr
+
+
 @pytest.mark.parametrize("days", ["nan", "inf", "-9e9"])
 def test_adjust_goes_to_no_date_that_there_is_not(run: Run, days: str) -> None:
     run("init")

@@ -9,7 +9,7 @@ import click
 
 from tidegate.cli.archive_options import config_of, config_option, tools_of
 from tidegate.cli.archive_shards import compare, extract, verify
-from tidegate.cli.choosing import json_option, print_json
+from tidegate.cli.choosing import FiniteRange, json_option, print_json
 from tidegate.cli.commands import Group
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import UsageError
@@ -52,7 +52,7 @@ def command() -> None:
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=3600.0,
     show_default="3600",
     metavar="SECONDS",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tidegate.cli.archive_options import config_of, config_option
-from tidegate.cli.choosing import json_option, print_json
+from tidegate.cli.choosing import FiniteRange, json_option, print_json
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import invocation_of
 
@@ -17,7 +17,7 @@ from tidegate.cli.invocation import invocation_of
 @config_option
 @click.option(
     "--sample",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=FiniteRange(0, 100, min_open=True),
     default=100.0,
     metavar="PERCENT",
     help="Check so many of the shards, chosen at random, and at least one. [default: all]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 # --- Options -------------------------------------------------------------------
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers of a range. `nan` is neither below its end nor above, and must not pass for one of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return found
 
 
 def pipelines_option(function: F) -> F:

@@ -10,6 +10,7 @@ import click
 
 from tidegate.cli.choosing import (
     Chosen,
+    FiniteRange,
     Stores,
     confirm,
     json_option,
@@ -152,7 +153,7 @@ def export(
 @click.option("--begin", metavar="TS", help="With --format: read again after this timestamp or id.")
 @click.option(
     "--look-back",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="HOURS",
     help="With --format: how far before the mark rows are read again, where they are merged. [default: 24]",
 )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.choosing import chosen_pipelines, pipelines_option, print_json, tables_option, write_whole
+from tidegate.cli.choosing import (
+    FiniteRange,
+    chosen_pipelines,
+    pipelines_option,
+    print_json,
+    tables_option,
+    write_whole,
+)
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import TidegateError, UsageError
@@ -75,7 +82,7 @@ def _options(function: Any) -> Any:
             click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing."),
             click.option(
                 "--every",
-                type=click.FloatRange(min=0, min_open=True),
+                type=FiniteRange(min=0, min_open=True),
                 metavar="SECONDS",
                 help="Go on for ever, with a pause of this length between two rounds.",
             ),
