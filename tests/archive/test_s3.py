@@ -19,6 +19,7 @@ from tests.toxiproxy import ENOUGH_TO_LOSE, Toxiproxy
 from tidegate.archive.contract import Share
 from tidegate.archive.extracting import content_of
 from tidegate.archive.files import Files, Unpackable
+from tidegate.archive.index import index_files
 from tidegate.archive.records import ProblemKind, manifests
 from tidegate.archive.s3_place import S3ArchivePlace
 from tidegate.archive.shard import Shard
@@ -61,6 +62,7 @@ def test_from_s3_to_s3(in_s3: Site, fresh_bucket: S3Server) -> None:
         in_s3.demand_complete()
         assert in_s3.updates("des_archive_config", 1) == 1
         in_s3.move_mark(LONG_AGO)
+        in_s3.place.delete([file.key for file in index_files(in_s3.place)])
         assert in_s3.cycle().already == 9
         client.delete_object(Bucket=fresh_bucket.bucket, Key="incoming/odd name+7%")
         in_s3.insert([("gone", LONG_AGO, f"s3://{fresh_bucket.bucket}/incoming/odd name+7%")])
