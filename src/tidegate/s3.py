@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -181,7 +181,7 @@ class S3Place:
             yield self.client(answer_seconds=answer_seconds)
         except ClientError as error:
             raise asked.answered(error) from error
-        except BotoCoreError as error:
+        except (BotoCoreError, ValueError) as error:  # a number or date of which half has come is no value
             raise asked.unanswered(error) from error
 
 
@@ -265,6 +265,7 @@ def _made(place: S3Place, answer_seconds: float) -> Any:
         raise ConfigError(
             f"no address of an S3 server: {_line(error)}", hint="look at `endpoint_url`"
         ) from error
+    client.meta.events.register("before-parse.s3", _spare_the_parser)
     client.meta.events.register("needs-retry.s3", _ask_again)
     client.meta.events.register("after-call.s3", _demand_whole)
     return client
@@ -336,16 +337,27 @@ def _settings(place: S3Place, answer_seconds: float) -> Any:
 # --- Answers that were cut short ---------------------------------------------
 #
 # A line that breaks in the middle of an answer's headers looks to Python's HTTP client like their end: an
-# object without a byte, a listing without an entry. Every whole answer says how long its body is.
+# object without a byte, a listing without an entry, half an ETag. Every whole answer says how long its body
+# is, and what it says of an object to the end.
 
 _WITH_A_BODY = (200, 206)
+_NEVER_LEFT_OUT = {"HeadObject": ("etag", "last-modified"), "GetObject": ("etag",), "UploadPart": ("etag",)}
 
 
-def _ask_again(response: Any, attempts: int, **_: Any) -> float | None:
+def _spare_the_parser(response_dict: Any, operation_model: Any, **_: Any) -> None:
+    """For botocore, which takes half a date for another one, or fails at it: this is asked for again."""
+    if _cut_short(response_dict["status_code"], response_dict["headers"], operation_model.name):
+        response_dict["headers"] = {}
+
+
+def _ask_again(response: Any, attempts: int, operation: Any, **_: Any) -> float | None:
     """For botocore: how long to wait before asking again, None if that is not for us to say."""
-    if response is None or attempts >= ATTEMPTS or not _cut_short(response[0]):
+    if response is None or attempts >= ATTEMPTS:
         return None
-    response[0].raw.close()
+    answer = response[0]
+    if not _cut_short(answer.status_code, answer.headers, operation.name):
+        return None
+    answer.raw.close()
     return 0.1 * attempts
 
 
@@ -356,18 +368,27 @@ def _broken_off() -> tuple[type[Exception], ...]:
     return kinds.HTTPClientError, kinds.IncompleteReadError, kinds.FlexibleChecksumError
 
 
-def _demand_whole(http_response: Any, **_: Any) -> None:
+def _demand_whole(http_response: Any, model: Any, **_: Any) -> None:
     from botocore.exceptions import ConnectionClosedError
 
-    if _cut_short(http_response):
+    if _cut_short(http_response.status_code, http_response.headers, model.name):
         http_response.raw.close()
         raise ConnectionClosedError(endpoint_url=http_response.url)
 
 
-def _cut_short(answer: Any) -> bool:
-    return answer.status_code in _WITH_A_BODY and not {"content-length", "transfer-encoding"} & {
-        name.lower() for name in answer.headers
-    }
+def _cut_short(status: int, headers: Mapping[str, str], operation: str) -> bool:
+    if status not in _WITH_A_BODY:
+        return False
+    said = {name.lower(): value for name, value in headers.items()}
+    coding = said.get("transfer-encoding", "").lower()
+    framed = said.get("content-length", "").isdigit() or coding.endswith("chunked")
+    lacking = any(name not in said for name in _NEVER_LEFT_OUT.get(operation, ()))
+    halved = not said.get("last-modified", "GMT").endswith(("GMT", "Z")) or _half(said.get("etag", "*"))
+    return not framed or lacking or halved
+
+
+def _half(etag: str) -> bool:
+    return not etag or (etag.startswith('"') and (len(etag) == 1 or not etag.endswith('"')))
 
 
 # --- Errors ------------------------------------------------------------------
@@ -441,6 +462,7 @@ class _Asked:
             kinds.HTTPClientError,
             kinds.IncompleteReadError,
             kinds.FlexibleChecksumError,
+            ValueError,
         )
         nobody = (
             kinds.NoCredentialsError,

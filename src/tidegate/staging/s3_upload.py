@@ -104,10 +104,13 @@ class Upload(io.RawIOBase):
             if landed is None or not landed.confirmed:
                 raise
         else:
-            modified = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-            landed = Landed(_etag(answer), modified.astimezone(UTC), self._confirms(answer))
-            if not landed.confirmed:
+            landed = self._told(answer)
+            if landed is None or not landed.confirmed:
                 landed = self._found() or landed
+            if landed is None:
+                raise OutcomeUnknown(
+                    "the answer to s3:PutObject was cut short", where=self._where, hint="run it again"
+                )
         self._sweep()
         return landed
 
@@ -135,7 +138,7 @@ class Upload(io.RawIOBase):
         if number > _MOST_PARTS:
             raise StagingError(
                 f"an object of more than {_MOST_PARTS:,} parts of {self._part_bytes:,} bytes",
-                where=f"s3://{self._place.bucket}/{self._key}",
+                where=self._where,
                 hint="make chunks smaller with `batch_size`",
             )
         assert self._pool is not None
@@ -197,6 +200,14 @@ class Upload(io.RawIOBase):
             )
         return answer
 
+    def _told(self, answer: dict[str, Any]) -> Landed | None:
+        """What S3 says of it by itself; None if the line broke before it had said all."""
+        try:
+            modified = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+            return Landed(_etag(answer), modified.astimezone(UTC), self._confirms(answer))
+        except (KeyError, ValueError):
+            return None
+
     def _found(self) -> Landed | None:
         """What S3 shows under our key: ours alone, so it is there if it has our size and checksum."""
         try:
@@ -232,6 +243,10 @@ class Upload(io.RawIOBase):
     @property
     def _object(self) -> dict[str, str]:
         return {"Bucket": self._place.bucket, "Key": self._key}
+
+    @property
+    def _where(self) -> str:
+        return f"s3://{self._place.bucket}/{self._key}"
 
     @property
     def _sha256(self) -> str:
