@@ -17,6 +17,7 @@ No Spark is needed, and none is imported: `filter` works on whatever overloads c
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from enum import Enum, StrEnum
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from tidegate.core import direct, transitions
-from tidegate.core.errors import LeaseHeld, StateError, UsageError
+from tidegate.core.errors import TidegateError, UsageError
 from tidegate.core.positions import Position
 from tidegate.core.records import TIME_CURSOR, TRACKED, Record, closed, current
 from tidegate.core.secrecy import hidden
@@ -76,7 +77,10 @@ class TimeWindow(NamedTuple):
 def _demand_moments(rows: Any, column: str) -> None:
     """A day counts as its first moment: what comes later that day would lie in a window that is closed."""
     spark = type(rows).__module__.startswith("pyspark.sql")
-    if spark and (column.casefold(), "date") in [(name.casefold(), kind) for name, kind in rows.dtypes]:
+    kind = (
+        rows.select(rows[column]).dtypes[0][1] if spark else None
+    )  # also of `t.day` and of fields in columns
+    if kind == "date":
         raise UsageError(
             f"`{column}` holds days, and a window is cut between two moments of a day",
             hint="filter by a column of timestamps, or by days that are over",
@@ -255,6 +259,8 @@ class WatermarkTracker:
         """Make a function a tracked job. It is given its run as its first argument."""
 
         def decorate(job: Callable[Concatenate[TrackedRun, P], T]) -> Callable[P, T]:
+            _demand_work(job)
+
             @functools.wraps(job)
             def tracked_job(*args: P.args, **kwargs: P.kwargs) -> T:
                 with self.run(pipeline, job_id) as run:
@@ -356,7 +362,8 @@ class WatermarkTracker:
         """The job's own error is what the user must see, whatever becomes of the record."""
         try:
             self.finalize_pipeline_run(record, Status.FAILED, error=said)
-        except (StateError, LeaseHeld) as error:
+        except TidegateError as error:
+            # Nothing is lost: the window stays open, for this job or whoever has taken it over.
             _log.warning("%s: the failure could not be recorded: %s", record.pipeline_name, error)
 
 
@@ -370,6 +377,17 @@ def _named(pipeline: str | Enum) -> str:
     if not pipeline:
         raise UsageError("a pipeline needs a name")
     return pipeline
+
+
+def _demand_work(job: Callable[..., object]) -> None:
+    """What such a function returns when it is called is work to be done: its run would end before that."""
+    later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_later(job) for is_later in later):
+        name = getattr(job, "__name__", str(job))
+        raise UsageError(
+            f"`{name}` has done nothing yet when it returns, and its run would be over",
+            hint="write `with tracker.run(…) as run:` in it",
+        )
 
 
 def _stream(pipeline: str) -> StreamId:

@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers import S3Server, Server
+from tidegate.config.connection_models import S3State
 from tidegate.core.errors import LeaseHeld, UsageError
+from tidegate.s3 import S3Place
 from tidegate.state.contract import Store
 from tidegate.state.opening import open_store
+from tidegate.state.s3 import S3Store
 from tidegate.tracker import TimeWindow, TrackedRun, WatermarkTracker
 
 if TYPE_CHECKING:
@@ -194,6 +198,30 @@ def test_a_job_that_was_killed_leaves_its_window(url: str, another: Trackers) ->
     assert another().start_pipeline_run("wos", "heir").current_run_ts == end
 
 
+@pytest.mark.parametrize("server", ["postgres_database", "mariadb_database", "fresh_bucket"])
+def test_a_window_is_kept_to_the_microsecond_on_every_server(
+    request: pytest.FixtureRequest, clock: Clock, server: str
+) -> None:
+    clock.now = begun = NOON + timedelta(microseconds=123_457)
+    store = store_on(request.getfixturevalue(server))
+    left = WatermarkTracker(store, clock=clock)
+    left.start_pipeline_run("wos", "job_1")
+    left.close()
+    clock.now += HOUR
+    with WatermarkTracker(store, clock=clock) as tracker:
+        with tracker.run("wos", "job_2") as run:
+            assert run.window == (None, begun - SECOND)
+        assert tracker.get_delta_window("wos") == (begun - SECOND, clock.now - SECOND)
+        assert [entry.jobs for entry in tracker.lineage("wos")] == [("job_1", "job_2")]
+    store.close()
+
+
+def store_on(server: Server | S3Server) -> Store:
+    if isinstance(server, Server):
+        return open_store(server.url)
+    return S3Store(S3Place.of(S3State.model_validate({**server.config, "prefix": "state"})))
+
+
 # --- The short way -------------------------------------------------------------
 
 
@@ -229,6 +257,37 @@ def test_a_function_can_be_a_tracked_job(tracker: WatermarkTracker) -> None:
     assert job.__doc__ == "Count."
     [entry] = tracker.lineage("wos_pipeline")
     assert entry.records_processed == 21
+
+
+async def nobody_waits(run: TrackedRun) -> None:
+    run.records_processed = 1
+
+
+def nobody_asks(run: TrackedRun) -> Iterator[int]:
+    yield run.records_processed
+
+
+@pytest.mark.parametrize("job", [nobody_waits, nobody_asks])
+def test_a_function_that_has_done_nothing_when_it_returns_is_no_job(
+    tracker: WatermarkTracker, job: Callable[[TrackedRun], object]
+) -> None:
+    """Its run would be a success before any row was read."""
+    with pytest.raises(UsageError, match=f"`{job.__name__}` has done nothing yet when it returns"):
+        tracker.tracked("wos")(job)
+
+
+def test_the_jobs_own_error_is_seen_even_if_its_window_was_taken_over(another: Trackers) -> None:
+    late, heir = another(), another()
+
+    def work() -> None:
+        late.close()  # as if its lease had ended
+        heir.start_pipeline_run("wos", "job_2")
+        heir.close()
+        _ = 1 // 0
+
+    with pytest.raises(ZeroDivisionError), late.run("wos", "job_1"):
+        work()
+    assert [entry.jobs for entry in late.lineage("wos")] == [("job_1", "job_2")]
 
 
 def test_an_enum_names_a_pipeline_by_its_value_or_its_name(tracker: WatermarkTracker) -> None:
@@ -277,6 +336,7 @@ def test_a_window_keeps_its_end_and_not_its_start(spark: SparkSession) -> None:
     kept = TimeWindow(NOON, NOON + SECOND).filter(frame, "updated_at").collect()
     assert [row.updated_at.replace(tzinfo=UTC) for row in kept] == [NOON + SECOND]
     assert TimeWindow(None, NOON).filter(frame, "updated_at").count() == 2
-    days = frame.select(frame["updated_at"].cast("date").alias("day"))
-    with pytest.raises(UsageError, match="`Day` holds days"):
-        TimeWindow(None, NOON).filter(days, "Day")
+    days = frame.selectExpr("date(updated_at) AS day", "struct(date(updated_at) AS day) AS made").alias("t")
+    for column in ("Day", "t.day", "made.day"):
+        with pytest.raises(UsageError, match=f"`{column}` holds days"):
+            TimeWindow(None, NOON).filter(days, column)
