@@ -25,9 +25,13 @@ _LOG = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10}|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 """Whole, in parts, or under a name of its own."""
+_ELSEWHERE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+"""How the path of a file begins that does not lie in the table's own folder."""
 _NUMBER = "delta.columnMapping.id"
 _CLOCKS_DIFFER = timedelta(days=1)
 """How far the clocks of two writers of a table may be apart."""
+_JUST_MADE = 50
+"""Commits that can have been made while a folder was listed."""
 _MOST_CHECKED = 200
 """Files of a range whose existence is asked for. VACUUM takes the oldest, and they are asked for first."""
 
@@ -167,6 +171,17 @@ def _moment(info: dict[str, Any]) -> datetime | None:
     return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC)
 
 
+def _unlisted(commits: frozenset[int], folder: Folder) -> set[int]:
+    """Commits that were made while the folder was listed: a later one can be in the list, and these not."""
+    latest = max(commits, default=0)
+    between = range(max(min(commits, default=0), latest - _JUST_MADE), latest)
+    return {number for number in between if number not in commits and folder.has(_commit_path(number))}
+
+
+def _commit_path(version: int) -> str:
+    return f"{_LOG}/{version:020}.json"
+
+
 @dataclass(frozen=True)
 class TableLog:
     """The log as it was when it was opened."""
@@ -189,7 +204,7 @@ class TableLog:
         )
         if not commits and not checkpoints:
             raise SourceError("there is no Delta table", where=place, hint="check the path of the upstream")
-        return cls(place, commits, tuple(checkpoints), folder)
+        return cls(place, commits | _unlisted(commits, folder), tuple(checkpoints), folder)
 
     @cached_property
     def latest(self) -> int:
@@ -197,8 +212,7 @@ class TableLog:
 
     def commit(self, version: int) -> Commit:
         if version not in self._read:
-            data = self._folder.read(f"{_LOG}/{version:020}.json")
-            self._read[version] = Commit.of(version, data)
+            self._read[version] = Commit.of(version, self._folder.read(_commit_path(version)))
         return self._read[version]
 
     def digest(self, version: int) -> str | None:
@@ -211,27 +225,22 @@ class TableLog:
 
     def metadata(self, version: int) -> Metadata:
         """What the table said of itself at a version: the last commit that changed it, or a checkpoint."""
-        behind = max((number for number, _ in self.checkpoints if number <= version), default=-1)
-        for number in range(version, behind, -1):
-            if number not in self.commits:
-                break
-            told = self.commit(number).metadata
+        for number in range(version, -1, -1):
+            told = self._checkpointed(number)
+            if told is None and number in self.commits:
+                told = self.commit(number).metadata
             if told is not None:
                 return told
-        found = self._checkpointed(behind)
-        if found is None:
-            raise SourceError(
-                f"version {version} can no longer be read: its log was cleaned up", where=self.place
-            )
-        return found
+            if number not in self.commits:
+                break
+        raise SourceError(
+            f"version {version} can no longer be read: its log was cleaned up", where=self.place
+        )
 
     def _checkpointed(self, version: int) -> Metadata | None:
-        for number, name in self.checkpoints:
-            if number == version:
-                told = self._told(version, f"{_LOG}/{name}")
-                if told is not None:
-                    return told
-        return None
+        """What a checkpoint says, if there is one: of its parts, the one that tells may be missing yet."""
+        names = (name for number, name in self.checkpoints if number == version)
+        return next((told for name in names if (told := self._told(version, f"{_LOG}/{name}"))), None)
 
     def _told(self, version: int, path: str) -> Metadata | None:
         if path.endswith(".json"):
@@ -244,8 +253,10 @@ class TableLog:
         return next((version for version in range(low + 1, high + 1) if version not in self.commits), None)
 
     def lost(self, paths: Sequence[str]) -> str | None:
-        """A file among these that is gone, as far as is worth asking."""
-        asked = [path for path in dict.fromkeys(paths) if "://" not in path][:_MOST_CHECKED]
+        """A file among these that is gone, as far as is worth asking: not for those of another table, as
+        clones have them.
+        """
+        asked = [path for path in dict.fromkeys(paths) if not _ELSEWHERE.match(path)][:_MOST_CHECKED]
         return next((path for path in asked if not self._folder.has(path)), None)
 
     def can_rebuild(self, version: int) -> bool:
