@@ -181,6 +181,17 @@ def test_a_mark_that_was_set_by_hand_before_a_change_of_columns_stops_there_too(
     assert ranges(plans.prepare()) == {"silver.orders": (1, 1, "PLANNED")}
 
 
+def test_a_mark_that_was_moved_back_stops_before_a_change_that_was_decided_about(lake: Lake) -> None:
+    for number in range(2):
+        lake.append([order(number)])
+    plans = lake.plans()
+    plans.complete(plans.prepare().run_id)
+    lake.append([{"id": "three", "state": "new"}], mode="overwrite", schema_mode="overwrite")
+    plans.complete(plans.prepare(rebaseline=["silver.orders"]).run_id)
+    plans.move({"silver.orders": 0}, reason="again")
+    assert ranges(plans.prepare()) == {"silver.orders": (1, 1, "PLANNED")}
+
+
 FOUND = """
 pipeline: {name: gold, kind: delta, state: lake, target: lake}
 upstreams: {from: ./silver/*, exclude: [tmp_*], keys: [id]}

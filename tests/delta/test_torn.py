@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -97,6 +98,20 @@ def test_a_rebaseline_that_was_killed_leaves_the_plan_as_it_is(together: Lake) -
     first = plans.prepare()
     killed(together, 0, rebaseline=["orders"])
     assert plans.prepare() == first
+
+
+def test_a_table_that_was_to_be_read_whole_is_even_if_the_plan_was_not_written_to_its_end(lake: Lake) -> None:
+    lake.configure(
+        FOUND + "all_or_nothing: true\nfirst_run: full_history\non_schema_change: rebaseline\n",
+    )
+    for name in NAMES:
+        lake.append([order(1)], name)
+    plans_of(lake).complete(plans_of(lake).prepare().run_id)
+    for name in NAMES:  # made anew: what is in the targets has to go
+        shutil.rmtree(lake.place(name))
+        lake.append([order(2)], name)
+    killed(lake, 1)
+    assert [item.snapshot for item in plans_of(lake).prepare().work] == [True, True, True]
 
 
 def test_two_threads_with_the_same_plans_are_two_planners(together: Lake) -> None:

@@ -93,9 +93,10 @@ def _checked(question: Question, log: TableLog, found: Outlook) -> Outlook:
         return Blocked(SourceError(message, where=question.upstream.name, hint=hint))
     low, end = version_of(found.window.low), version_of(found.window.high)
     assert end is not None
-    left = _left(question.mark) if low is not None else frozenset()
+    left: frozenset[str] = frozenset()
     if low is not None:
-        before = known_metadata(question.mark) or log.metadata(low + 1)
+        before = _columns_at(low, question.mark, log)
+        left = _left(question.mark, before)
         for commit in log.range(low, end):
             left, before = left | dropped(before, commit.metadata), commit.metadata or before
     return replace(found, digest=log.digest(end), left=left)
@@ -130,7 +131,7 @@ def _look(question: Question, log: TableLog) -> Outlook:
         return _decided(question, end, metadata, reason)
     if end <= last:
         return NothingNew()
-    return _next(question, log, last, end, known)
+    return _next(question, log, last, end)
 
 
 def _end(question: Question, log: TableLog, last: int | None) -> int | None:
@@ -157,12 +158,12 @@ def _first(question: Question, log: TableLog, end: int, metadata: Metadata) -> O
     return _changed(question, log, low, end, log.metadata(first), policy=OnSchemaChange.EVOLVE)
 
 
-def _next(question: Question, log: TableLog, last: int, end: int, known: Metadata | None) -> Outlook:
+def _next(question: Question, log: TableLog, last: int, end: int) -> Outlook:
     """The versions after the last, up to a change of columns that has to be decided about first."""
     gap = log.gap(last, end)
     if gap is not None:
         return _unreadable(question, log, end, f"the commit of version {gap} was cleaned up")
-    known = known or log.metadata(last + 1)
+    known = _columns_at(last, question.mark, log)
     changed = next(
         (c for c in log.range(last, end) if c.metadata and not c.metadata.same_columns(known)), None
     )
@@ -181,7 +182,7 @@ def _changed(
 
     A change data feed cannot be read across a column that goes, so a range ends there under any policy.
     """
-    before, left = known, _left(question.mark)
+    before, left = known, _left(question.mark, known)
     for commit in log.range(last, end):
         if commit.metadata is None or commit.metadata.same_columns(before):
             continue
@@ -258,10 +259,10 @@ def _whole(end: int, metadata: Metadata, reason: str) -> Range:
     return Range(Window(None, Position.of(end)), metadata, rebaseline=reason)
 
 
-def _left(mark: Watermark | None) -> frozenset[str]:
-    return (
-        frozenset(mark.schemas[-1][1].get("left", ())) if mark is not None and mark.schemas else frozenset()
-    )
+def _left(mark: Watermark | None, columns: Metadata) -> frozenset[str]:
+    """Columns that targets have and the table has no more: none of those that it begins with."""
+    said = mark.schemas[-1][1] if mark is not None and mark.schemas else {}
+    return frozenset(said.get("left", ())) - {name for name, _ in columns.columns}
 
 
 def _is_another(mark: Watermark | None, log: TableLog, last: int) -> bool:
@@ -273,6 +274,23 @@ def _is_another(mark: Watermark | None, log: TableLog, last: int) -> bool:
 
 
 # --- Columns -------------------------------------------------------------------
+
+
+def _columns_at(last: int, mark: Watermark | None, log: TableLog) -> Metadata:
+    """What the table said of itself at the version after which a range begins.
+
+    What was remembered when the newest plan was made is that, unless the mark was moved since or the plan was
+    given up. Of what was before a mark that was set by hand on a new stream, nobody has to decide.
+    """
+    known = known_metadata(mark)
+    if mark is None or known is None:
+        return log.metadata(last + 1)
+    if mark.schemas[-1][1].get("version", last) == last:
+        return known
+    try:
+        return log.metadata(last)
+    except SourceError:  # it was cleaned up, and what comes after it is all that there is to read
+        return log.metadata(last + 1)
 
 
 def known_metadata(mark: Watermark | None) -> Metadata | None:

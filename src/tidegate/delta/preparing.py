@@ -129,7 +129,15 @@ class Preparing:
         upstream = self.chosen[name]
         policy = self.settings.on_schema_change
         mark = self.marks.get(name)
-        return Question(upstream, self.place(upstream), mark, policy, moment, rebaseline=name in rebaseline)
+        again = name in rebaseline or self._was_to_be_read_whole(name)
+        return Question(upstream, self.place(upstream), mark, policy, moment, rebaseline=again)
+
+    def _was_to_be_read_whole(self, name: str) -> bool:
+        """Whether a plan that was not written to its end was to begin again with it."""
+        mark = self.marks.get(name)
+        if name not in self._torn or mark is None or mark.manual is None:
+            return False
+        return mark.current_run.window.low is None
 
     def _demand_none_blocked(self, outlooks: Mapping[str, Outlook], *, alone: bool) -> None:
         """What is done together or not at all cannot be planned in part; and nothing at all is no plan."""
