@@ -258,6 +258,54 @@ def test_an_upstream_that_was_moved_by_hand_is_out_of_the_plan(gold: Gold) -> No
     assert not DeltaTable.is_deltatable(str(gold.root / "gold/customers"))
 
 
+def test_a_row_that_was_deleted_softly_is_there_again_after_deletes_became_hard(gold: Gold) -> None:
+    gold.configure(PIPELINE + "deletes: soft\n")
+    gold.append([order(1), order(2)])
+    gold.completed()
+    gold.table().delete("id = 1")
+    gold.completed()
+    gold.configure(PIPELINE)
+    gold.append([order(1, "again")])
+    gold.completed()
+    assert [(row["state"], row["_deleted_at"]) for row in gold.rows()] == [("again", None), ("new", None)]
+
+
+@pytest.mark.parametrize("modes", [("history", "merge"), ("merge", "history")])
+def test_a_table_of_changes_and_one_of_rows_are_not_mixed(gold: Gold, modes: tuple[str, str]) -> None:
+    gold.configure(PIPELINE + f"write_mode: {modes[0]}\n")
+    gold.append([order(1)])
+    gold.completed()
+    before = gold.rows()
+    gold.configure(PIPELINE + f"write_mode: {modes[1]}\n")
+    gold.append([order(2)])
+    assert "`write_mode` was another one" in error(gold)
+    assert gold.rows() == before
+
+
+@pytest.mark.parametrize("more", ["", "transform: own_gold:build\n"])
+def test_an_upstream_is_not_written_into_itself(gold: Gold, more: str) -> None:
+    gold.configure(PIPELINE + "write_mode: history\nfirst_run: full_history\n" + more)
+    (gold.root / "own_gold.py").write_text(
+        "def build(changes):\n    return {'orders': changes['silver.orders']}\n"
+    )
+    (gold.root / "gold").symlink_to(gold.root / "silver")
+    gold.append([order(1)])
+    assert "it is the upstream `silver.orders` itself" in error(gold)
+    assert gold.table().version() == 0
+
+
+def test_an_upstream_that_is_stuck_is_told_also_behind_one_that_went_well(gold: Gold) -> None:
+    gold.configure(TWO)
+    for name in ("customers", "orders"):
+        gold.append([order(1)], name)
+    gold.completed()
+    gold.append([order(2)], "customers")
+    gold.plans().prepare()
+    gold.append([{"id": "two", "state": "new"}], mode="overwrite", schema_mode="overwrite")
+    assert gold.run().status == "FAILED"
+    assert gold.plans().load_checkpoints() == {"customers": 1, "orders": 0}
+
+
 def test_a_key_that_comes_again_in_a_later_plan_is_an_error(gold: Gold) -> None:
     gold.configure(PIPELINE + "deletes: soft\n")
     gold.append([order(1), order(2)])

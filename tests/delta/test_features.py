@@ -7,6 +7,7 @@ import pytest
 from tests.delta.conftest import FEED, PIPELINE, order
 from tests.delta.test_running import Gold, gold
 from tidegate.core.errors import SourceError
+from tidegate.delta.changes import quoted
 
 __all__ = ["gold"]
 
@@ -15,10 +16,10 @@ MAPPED = "delta.columnMapping.mode = 'name'"
 FED = "delta.enableChangeDataFeed = true"
 
 
-def created(gold: Gold, columns: str, *properties: str, partitioned: str = "") -> None:
+def created(gold: Gold, columns: str, *properties: str, partitioned: str = "", name: str = "orders") -> None:
     by = f"PARTITIONED BY ({partitioned})" if partitioned else ""
     listed = ", ".join(properties)
-    gold.sql(f"CREATE TABLE {{table}} ({columns}) USING delta {by} TBLPROPERTIES ({listed})")
+    gold.sql(f"CREATE TABLE {{table}} ({columns}) USING delta {by} TBLPROPERTIES ({listed})", name)
 
 
 def agree(gold: Gold) -> None:
@@ -27,7 +28,8 @@ def agree(gold: Gold) -> None:
     there = gold.spark.read.format("delta").load(str(gold.root / "gold/orders"))
     wanted = gold.spark.read.format("delta").option("versionAsOf", version).load(str(gold.place()))
     assert sorted(there.columns) == sorted(wanted.columns)
-    rows = [sorted(map(repr, frame.select(*wanted.columns).collect())) for frame in (there, wanted)]
+    names = [quoted(name) for name in wanted.columns]
+    rows = [sorted(map(repr, frame.select(*names).collect())) for frame in (there, wanted)]
     assert rows[0] == rows[1]
 
 
@@ -111,6 +113,37 @@ def test_vectors_that_vacuum_took_are_found_before_they_are_read(gold: Gold) -> 
     vector.unlink()
     with pytest.raises(SourceError, match=f"VACUUM has taken .*{vector.name}"):
         gold.plans().prepare()
+
+
+def test_a_clone_is_followed_even_where_it_speaks_of_files_of_another_table(gold: Gold) -> None:
+    created(gold, "id BIGINT, state STRING", FED, VECTORS, name="base")
+    gold.sql("INSERT INTO {table} SELECT id, 'new' FROM range(6)", "base")
+    gold.sql(f"CREATE TABLE {{table}} SHALLOW CLONE delta.`{gold.place('base')}`")
+    gold.completed()
+    gold.sql("DELETE FROM {table}")
+    gold.sql("INSERT INTO {table} VALUES (9, 'own')")
+    gold.completed()
+    agree(gold)
+
+
+def test_columns_that_only_numbers_tell_apart_have_their_names_in_the_target_too(gold: Gold) -> None:
+    gold.configure(PIPELINE.replace("[id]", '["the id"]'))
+    created(gold, "`the id` BIGINT, `a.b` STRING, part STRUCT<`c,d`: INT>", MAPPED, FED)
+    gold.sql("INSERT INTO {table} VALUES (1, 'a', NULL), (2, 'b', named_struct('c,d', 3))")
+    gold.completed()
+    gold.sql("UPDATE {table} SET `a.b` = 'z', `the id` = 5 WHERE `the id` = 1")
+    gold.completed()
+    agree(gold)
+
+
+def test_a_text_may_be_longer_once_its_limit_is_lifted(gold: Gold) -> None:
+    created(gold, "id BIGINT, state VARCHAR(3)", FED)
+    gold.sql("INSERT INTO {table} VALUES (1, 'new')")
+    gold.completed()
+    gold.sql("ALTER TABLE {table} ALTER COLUMN state TYPE STRING")
+    gold.sql("INSERT INTO {table} VALUES (2, 'no longer new')")
+    gold.completed()
+    agree(gold)
 
 
 def test_all_rows_of_a_table_without_a_feed_count_even_if_they_are_alike(gold: Gold) -> None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyspark.errors import PySparkException
 
 from tests.delta.conftest import PIPELINE, Lake, order
 from tests.spark_servers import SparkServer
 from tidegate.core.errors import ConnectError, SourceError
+from tidegate.delta.changes import each_alone
 from tidegate.delta.lake import Lake as TargetLake
 from tidegate.delta.plan import Plan
 from tidegate.delta.running import Processing, processing_of
@@ -207,7 +209,9 @@ def test_files_that_vacuum_takes_after_planning_fail_the_plan(gold: Gold) -> Non
     gold.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     plan = gold.run()
     assert plan.status == "FAILED"
-    assert "VACUUM has taken them" in str(plan.upstreams[0].error_message)
+    said = str(plan.upstreams[0].error_message)
+    assert "VACUUM has taken them" in said
+    assert "An error occurred while calling" not in said
 
 
 def test_a_table_of_somebody_else_is_not_replaced(gold: Gold) -> None:
@@ -353,6 +357,31 @@ def test_two_rows_of_a_transformation_under_one_key_are_not_both_inserted(gold: 
     gold.append([order(1)])
     assert gold.run().upstreams[0].error_message == "the keys do not tell rows apart: id=1"
     assert gold.rows("all") == []
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({1: ["upsert", "delete"], 2: [None], 3: ["delete"]}, {1: "upsert", 2: "upsert", 3: "delete"}),
+        (
+            {1: ["update_preimage"], 2: ["update_postimage"], 3: ["insert"]},
+            {1: "delete", 2: "upsert", 3: "upsert"},
+        ),
+        ({1: ["upsert", None]}, None),
+        ({1: ["insert", "delete"]}, None),
+        ({1: ["update_preimage", "update_postimage"]}, None),
+    ],
+)
+def test_each_key_is_merged_once(
+    spark: SparkSession, told: dict[int, list[str | None]], kept: dict[int, str] | None
+) -> None:
+    rows = [(key, kind) for key, kinds in told.items() for kind in kinds]
+    alone = each_alone(spark.createDataFrame(rows, "id bigint, _tidegate_change string"), ("id",))
+    if kept is None:
+        with pytest.raises(PySparkException, match="do not tell rows apart: id=1"):
+            alone.collect()
+    else:
+        assert {row.id: row._tidegate_change for row in alone.collect()} == kept  # noqa: SLF001
 
 
 class Unset:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidegate.config.upstreams import BESIDE, CHANGE, COMMITTED_AT, NEW, VERSION, DeltaMode, Upstream
 from tidegate.core.errors import SourceError
 from tidegate.delta.log import Metadata, TableLog
+from tidegate.delta.places import address
 from tidegate.delta.plan import BEFORE_ALL, PlannedUpstream
 from tidegate.delta.planning import has_feed
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 UPSERT, DELETE = "upsert", "delete"
+_SINGLE = ("insert", "update_preimage", "update_postimage")
+"""What is told of single changes, and not of what came of them."""
+_REMOVED = (DELETE, "update_preimage")
 
 
 class Reading(StrEnum):
@@ -101,7 +105,9 @@ def _is_there(columns: Metadata, now: Metadata) -> bool:
 
 def spark_path(place: str) -> str:
     """The place as Spark's own file systems call it."""
-    bare = place.partition("?")[0].rstrip("/")
+    if "://" not in place:
+        return place.rstrip("/")
+    bare = address(place)
     return f"s3a://{bare.removeprefix('s3://')}" if bare.startswith("s3://") else bare
 
 
@@ -151,16 +157,30 @@ def net(session: SparkSession, part: Range) -> DataFrame:
 
 
 def each_alone(frame: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The same rows, if no two that are to be written have the same key. Computing it raises otherwise: where
-    neither is in the table, a MERGE would insert both."""
+    """At most one row for each key, to write or to remove it: of both, the row that is written.
+
+    Computing it raises if two are to be written: where neither is in the table, a MERGE would insert both. So
+    it does if a key has several single changes, as those of an upstream without keys are: which of them came
+    last, nobody can tell. Rows that do not say what happened to them, as joined ones may, are written.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    written = f.col(CHANGE) != DELETE if CHANGE in frame.columns else f.lit(True)  # noqa: FBT003
+    told = CHANGE in frame.columns
+    kind = f.coalesce(f.col(CHANGE), f.lit(UPSERT)) if told else f.lit(UPSERT)
+    removed, single = kind.isin(*_REMOVED), kind.isin(*_SINGLE)
     same = Window.partitionBy(*(f.col(quoted(key)) for key in keys))
-    counted = frame.withColumn(_ROWS, f.sum(written.cast("int")).over(same))
-    alone = f.when(f.col(_ROWS) > 1, f.expr(twice(keys))).otherwise(f.lit(True))  # noqa: FBT003
-    return counted.filter(alone).drop(_ROWS)
+    marked = frame.withColumns(
+        {
+            _ORDER: f.row_number().over(same.orderBy(removed)),
+            _ROWS: f.sum((~removed).cast("int")).over(same),
+            _COUNT: f.when(f.max(single).over(same), f.count("*").over(same)).otherwise(1),
+        }
+    )
+    doubled = (f.col(_ROWS) > 1) | (f.col(_COUNT) > 1)
+    alone = f.when(doubled, f.expr(twice(keys))).otherwise(f.lit(True))  # noqa: FBT003
+    kept = marked.filter((f.col(_ORDER) == 1) & alone).drop(_ORDER, _ROWS, _COUNT)
+    return kept.withColumn(CHANGE, f.when(removed, DELETE).otherwise(UPSERT)) if told else kept
 
 
 _ORDER, _ROWS, _BALANCE, _COUNT = (

@@ -149,10 +149,11 @@ class Lake:
         self, table: str, frame: DataFrame, upstream: Upstream, stamp: Stamp, place: Continuity
     ) -> None:
         """Write the changes of an upstream: net, or as history."""
+        frame = _unbounded(frame)
         whole = place is Continuity.WHOLE
         soft = upstream.deletes is Deletes.SOFT
         if upstream.write_mode is DeltaMode.HISTORY:
-            self._ensure(table, frame)
+            self._ensure(table, frame, stamp)
             self.append(table, frame, stamp)
         elif whole and not soft:
             self._demand_own(table, stamp)
@@ -160,16 +161,17 @@ class Lake:
         else:
             if whole:
                 self._demand_own(table, stamp)
-            self._ensure(table, _target_columns(frame, soft=soft))
+            self._ensure(table, _target_columns(frame, soft=soft), stamp)
             self._merge(table, frame, upstream.keys, stamp, _Manner(place, soft=soft))
 
     def write(self, table: str, frame: DataFrame, manner: TransformTarget, stamp: Stamp) -> None:
         """Write what a transformation returned. Where rows are merged, those that say so delete."""
+        frame = _unbounded(frame)
         plain = frame.drop(*BESIDE)
         if manner.write_mode == "replace":
             self.replace(table, plain, stamp)
             return
-        self._ensure(table, plain)
+        self._ensure(table, plain, stamp)
         if manner.write_mode == "merge":
             alone = each_alone(frame, manner.keys)
             self._merge(table, alone, manner.keys, stamp, _Manner(Continuity.UNSURE, soft=False))
@@ -183,7 +185,7 @@ class Lake:
     def replace(self, table: str, frame: DataFrame, stamp: Stamp) -> None:
         with _stamped(frame.sparkSession, stamp):
             writer = frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-            writer.save(spark_path(self.place(table)))
+            writer.options(**_naming(frame)).save(spark_path(self.place(table)))
 
     def _merge(
         self, table: str, frame: DataFrame, keys: tuple[str, ...], stamp: Stamp, manner: _Manner
@@ -197,17 +199,30 @@ class Lake:
             session.sql(statement)
         session.catalog.dropTempView(_VIEW)
 
-    def _ensure(self, table: str, frame: DataFrame) -> None:
+    def _ensure(self, table: str, frame: DataFrame, stamp: Stamp) -> None:
         """Create the table, or give it the columns it lacks. That is no part of the plan: it adds no row."""
         place = spark_path(self.place(table))
         found = self._opened(table)
         if found is None:
-            frame.limit(0).write.format("delta").mode("ignore").save(place)
+            frame.limit(0).write.format("delta").mode("ignore").options(**_naming(frame)).save(place)
             return
-        self._demand_fit(table, frame, found)
         known = {item.name.casefold() for item in found.schema().fields}
+        self._demand_kind(table, stamp, history=CHANGE in frame.columns, was=CHANGE in known)
+        self._demand_fit(table, frame, found)
         if not {name.casefold() for name in frame.columns} <= known:
             frame.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(place)
+
+    def _demand_kind(self, table: str, stamp: Stamp, *, history: bool, was: bool) -> None:
+        """A table that this application has filled with changes gets no rows, and one of rows no changes."""
+        if history is was or not self.is_own(table, stamp):
+            return
+        has, comes = ("changes", "rows") if was else ("rows", "changes")
+        raise IncompatibleTable(
+            f"it was filled with {has} of the upstream, and now {comes} would go into it",
+            where=self.place(table),
+            hint="`write_mode` was another one: give the upstream another `target_name`, and read it whole "
+            "again with `tidegate delta plan --rebaseline`",
+        )
 
     def _demand_fit(self, table: str, frame: DataFrame, found: Any) -> None:
         there = json.loads(found.schema().to_json())
@@ -302,6 +317,49 @@ class _Manner:
     """A deleted row stays, and says since when."""
 
 
+_UNSPOKEN = frozenset(" ,;{}()\n\t=")
+"""What names of columns have only where the table gives its columns numbers."""
+
+
+def _naming(frame: DataFrame) -> dict[str, str]:
+    """What a table needs that is made for these columns: readers need not know of numbers for nothing."""
+    needed = any(not _UNSPOKEN.isdisjoint(name) for name in _names(frame.schema.jsonValue()))
+    return {"delta.columnMapping.mode": "name"} if needed else {}
+
+
+def _names(schema: Any) -> Iterator[str]:
+    """Of columns, and of fields in columns."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _names(item)
+    elif isinstance(schema, dict):
+        yield from [schema["name"]] if isinstance(schema.get("name"), str) else []
+        yield from _names([schema.get(part) for part in ("fields", "type", *_INNER)])
+
+
+_INNER = ("elementType", "keyType", "valueType")
+
+
+def _unbounded(frame: DataFrame) -> DataFrame:
+    """The same rows, with texts of any length: a limit that the upstream lifts is no change of a type."""
+    from pyspark.sql import functions as f
+
+    if not any(_LIMIT in item.metadata for item in frame.schema.fields):
+        return frame
+    return frame.select(
+        *(
+            f.col(quoted(item.name)).alias(
+                item.name, metadata={key: item.metadata[key] for key in item.metadata if key != _LIMIT}
+            )
+            for item in frame.schema.fields
+        )
+    )
+
+
+_LIMIT = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark keeps how long a CHAR or VARCHAR may be."""
+
+
 def _target_columns(frame: DataFrame, *, soft: bool) -> DataFrame:
     from pyspark.sql import functions as f
 
@@ -314,14 +372,13 @@ def _merge_sql(
 ) -> str:
     columns = [name for name in source if name not in (*BESIDE, NEW)]
     has = {name.casefold() for name in columns}
-    gone = [name for name in known if name.casefold() not in has and name != DELETED_AT]
+    marked = DELETED_AT in known and DELETED_AT not in has  # also if deletes were soft only once
+    gone = [name for name in known if name.casefold() not in has]
     values = {name: f"s.{quoted(name)}" for name in columns} | dict.fromkeys(gone, "NULL")
-    if manner.soft:
-        values[DELETED_AT] = "NULL"
     on = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     lines = [f"MERGE INTO {target} AS t USING {_VIEW} AS s ON {on}"]
     if manner.place is Continuity.NEXT:
-        lines.append(_demand_new(keys, manner))
+        lines.append(_demand_new(keys, marked=marked))
     deletes = CHANGE in source
     if deletes:
         lines.append(f"WHEN MATCHED AND s.{CHANGE} = '{DELETE}' THEN {_removal(manner)}")
@@ -337,9 +394,9 @@ def _merge_sql(
     return "\n".join(lines)
 
 
-def _demand_new(keys: tuple[str, ...], manner: _Manner) -> str:
+def _demand_new(keys: tuple[str, ...], *, marked: bool) -> str:
     """Two rows of the upstream under one key would be one in the target, and the older one would be lost."""
-    there = f" AND t.{DELETED_AT} IS NULL" if manner.soft else ""
+    there = f" AND t.{DELETED_AT} IS NULL" if marked else ""
     return f"WHEN MATCHED AND s.{NEW}{there} THEN UPDATE SET t.{quoted(keys[0])} = {twice(keys, 's.')}"
 
 

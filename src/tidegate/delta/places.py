@@ -95,6 +95,13 @@ def address(place: str) -> str:
     return place.partition("?")[0].rstrip("/")
 
 
+def is_same(place: str, other: str) -> bool:
+    """Whether both are one folder."""
+    if "://" in place or "://" in other:
+        return address(place) == address(other)
+    return Path(place).resolve() == Path(other).resolve()
+
+
 def options_for(place: str) -> dict[str, str]:
     """How delta-rs gets there: what the address says, and the conventions of AWS."""
     return storage_options(S3Place.at(place)) if place.startswith("s3://") else {}

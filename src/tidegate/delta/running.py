@@ -28,7 +28,8 @@ from tidegate.core.watermark import Event
 from tidegate.delta.changes import TWICE, Range, changes, net
 from tidegate.delta.lake import Continuity, Lake, Stamp
 from tidegate.delta.library import DeltaPlans
-from tidegate.delta.plan import SKIPPED, Plan, PlannedUpstream
+from tidegate.delta.places import is_same
+from tidegate.delta.plan import FAILED, SKIPPED, Plan, PlannedUpstream
 from tidegate.delta.streams import together
 from tidegate.spark.delta import apart, demand_delta, spoken
 from tidegate.spark.session import LazySession
@@ -71,7 +72,9 @@ class Processing:
             if left is None or done.status != "COMPLETED":
                 return done
             fresh = self.plans.prepare()
-            return self.process(fresh) if fresh.run_id is not None else done
+            if fresh.run_id is None:
+                return fresh if fresh.status == FAILED else done  # one that is stuck must not pass for done
+            return self.process(fresh)
 
     def process(self, plan: Plan) -> Plan:
         """Process one plan. What failed is recorded, with its error."""
@@ -118,6 +121,7 @@ class Processing:
             self.say(f"{item.name}: versions up to {item.end_version} are in the target already")
             return there
         history = upstream.write_mode is DeltaMode.HISTORY
+        self._demand_another(table, [item])
         self._demand_before(table, stamp, [item])
         last = self.lake.last_of(table, stamp)
         if history:
@@ -138,6 +142,17 @@ class Processing:
                 hint="name it again; or if nobody needs it, `tidegate delta complete` ends the plan",
             )
         return self._upstreams[item.name]
+
+    def _demand_another(self, table: str, items: Sequence[PlannedUpstream]) -> None:
+        """What is written into a table that is followed would be a change of it, to be written again."""
+        target = self.lake.place(table)
+        for item in items:
+            if is_same(target, self.plans.place(self._upstream(item))):
+                raise IncompatibleTable(
+                    f"it is the upstream `{item.name}` itself",
+                    where=target,
+                    hint="give the upstream another `target_name`, or the target another folder",
+                )
 
     def _demand_before(self, table: str, stamp: Stamp, items: Sequence[PlannedUpstream]) -> None:
         """Changes are brought into a table that has what was there before.
@@ -242,6 +257,7 @@ class Processing:
             stamp = self._stamp(plan, f"{plan.pipeline}>{table}", number, items)
             there = self.lake.rows_of(table, stamp)
             if there is None:
+                self._demand_another(table, items)
                 manner = self.plans.settings.targets.get(table, TransformTarget())
                 if manner.write_mode != "replace":
                     self._demand_before(table, stamp, items)
@@ -322,12 +338,20 @@ def _in_words(error: Exception, name: str) -> str:
     if TWICE in text:
         said = text[text.index(TWICE) :].splitlines()[0].partition("SQLSTATE")[0]
         return said.removeprefix("tidegate: ").strip()
+    first = _told(text)
     if any(sign in text for sign in ("FILE_NOT_FOUND", "FILE_NOT_EXIST", "FileNotFound")):
-        missing = next((line for line in text.splitlines() if line.strip()), "")
         advice = f"`tidegate delta plan --rebaseline {name}` reads the whole table again"
-        return hidden(f"files of these versions are gone, VACUUM has taken them: {missing[:300]}; {advice}")
-    first = next((line for line in text.splitlines() if line.strip()), "")
+        return hidden(f"files of these versions are gone, VACUUM has taken them: {first[:300]}; {advice}")
     return hidden(f"{type(error).__name__}: {first[:500]}")
+
+
+def _told(text: str) -> str:
+    """The line that tells. Where Java raised, the first one names a call, and the last cause tells."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines or not lines[0].startswith("An error occurred while calling"):
+        return lines[0] if lines else ""
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return [*lines[:2], *causes][-1].removeprefix(": ")
 
 
 def processing_of(
