@@ -81,6 +81,7 @@ class Shop:
                 now=self.clock(),
                 cursor=("updated_at", "id"),
                 schema=SCHEMA,
+                tables="parallel",
             )
         )
         held.commit(transitions.begin_round(_mark(held), Window(low, high), (), self.clock()))

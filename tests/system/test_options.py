@@ -603,6 +603,8 @@ def test_tables_side_by_side_finish_though_one_of_them_fails(build: Build, sourc
     assert {name for name, table in result.tables.items() if table.error} == {"missing"}
     for name in names:
         place.same(name, "id")
+        planned, *_ = place.parts().store.history(StreamId("shop", name))
+        assert planned.data["tables"] == "parallel"
 
 
 def test_tables_side_by_side_start_one_spark_session(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,6 @@ def _own_files(items: Sequence[Chosen], path: Path) -> dict[Path, Chosen]:
 
 
 def _document(invocation: Invocation, item: Chosen, form: OlderFormat) -> dict[str, Any]:
-    from tidegate.config.settings import TableOrder
     from tidegate.state.clock import now
     from tidegate.state.process import this_process
     from tidegate.sync.handback import older_document
@@ -134,13 +133,12 @@ def _document(invocation: Invocation, item: Chosen, form: OlderFormat) -> dict[s
             f"{item.stream}: files of Tidegate are pending; load them with `tidegate sync --load-only` "
             "before the older tool goes on"
         )
-    parallel = item.pipeline.processing.strategy is TableOrder.PARALLEL
     holder = live_holder(item.stored, this_process("tidegate watermark"), now())
     return older_document(
         mark,
         item.store.history(item.stream),
         form,
         url=open_staging(item.pipeline.staging).url,
-        strategy="inter-table" if parallel else "sequential",
+        order=item.pipeline.processing.strategy,
         held=holder is not None,
     )

@@ -52,8 +52,9 @@ def plan(
     rules: str | None = None,
     together: int | None = None,
     after: int = 0,
+    tables: str | None = None,
 ) -> Step:
-    """Freeze a window.
+    """Freeze a window. `tables` says, for the history alone, in which order the pipeline goes about them.
 
     A window that is worked on elsewhere begins at the mark, so that nothing is left out; if the last attempt
     at it failed, that attempt gives way.
@@ -86,6 +87,8 @@ def plan(
     data = {"run": number, "window": window.to_json(), "run_kind": kind.value}
     if schema is not None:
         data["schema"] = schema[0]
+    if tables is not None:
+        data["tables"] = tables
     return _with_schema(planned, schema), (Event("planned", now, run_id, data),)
 
 

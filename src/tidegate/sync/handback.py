@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tidegate.config.settings import TableOrder
 from tidegate.core.older import OlderFormat
 from tidegate.core.receipts import Segment
 from tidegate.core.watermark import Event, Watermark
 from tidegate.sync.marks import extracted_status, loaded_segments, loaded_status, split_position
 
+_STRATEGY = {TableOrder.SEQUENTIAL: "sequential", TableOrder.PARALLEL: "inter-table"}
 _STATUS = {
     "never": "pending",
     "success": "success",
@@ -29,6 +31,8 @@ class Past:
     loaded: tuple[Segment, ...]
     seconds: float
     """How long its runs took together."""
+    order: TableOrder | None
+    """In which its last run went about the pipeline's tables."""
     older: dict[str, Any]
     """What was taken over from the older tool, if anything was. Any part of it may be missing or empty."""
 
@@ -58,6 +62,7 @@ def past_of(events: Sequence[Event]) -> Past:
     began: dict[str, datetime] = {}
     older: dict[str, Any] = {}
     seconds = 0.0
+    order: TableOrder | None = None
     for event in events:
         if event.kind == "manual" and event.data.get("act") == "reset":
             began, seconds, older = {}, 0.0, {}
@@ -65,9 +70,10 @@ def past_of(events: Sequence[Event]) -> Past:
             older = event.data["older"]
         elif event.kind == "planned" and event.run_id:
             began[event.run_id] = event.at
+            order = TableOrder(event.data["tables"]) if "tables" in event.data else order
         elif event.kind == "extracted" and event.run_id in began:
             seconds += (event.at - began.pop(event.run_id)).total_seconds()
-    return Past(tuple(loaded_segments(events)), seconds, older)
+    return Past(tuple(loaded_segments(events)), seconds, order, older)
 
 
 def older_document(
@@ -76,11 +82,15 @@ def older_document(
     form: OlderFormat,
     *,
     url: Callable[[str], str],
-    strategy: str,
+    order: TableOrder,
     held: bool,
 ) -> dict[str, Any]:
-    """The state in the older tool's words; `url` gives the address of a staged file."""
+    """The state in the older tool's words; `url` gives the address of a staged file.
+
+    `order` is that of the pipeline as it is configured, for tables that have not been synced yet.
+    """
     past = past_of(events)
+    strategy = _STRATEGY[past.order or order]
     return (_v2 if form is OlderFormat.V2 else _v1)(mark, past, url, strategy, held=held)
 
 

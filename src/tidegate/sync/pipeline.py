@@ -285,7 +285,10 @@ class _Work:
             count.note,
             self.until,
         )
-        return TableSync(self.parts.source(), extractor, loader, count, self.clock, self._run_id, judge)
+        order = self.pipeline.processing.strategy
+        return TableSync(
+            self.parts.source(), extractor, loader, count, self.clock, self._run_id, judge, order
+        )
 
     def _loader(self, count: _Count, settings: TableSettings) -> Loader:
         naming = Naming(self.pipeline.name_rules, settings.names, self.parts.store)

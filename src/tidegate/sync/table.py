@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidegate.config.settings import TableOrder
 from tidegate.core import transitions
 from tidegate.core.ceiling import Ceiling
 from tidegate.core.errors import SourceError
@@ -61,6 +62,8 @@ class TableSync:
     clock: Callable[[], datetime]
     new_run_id: Callable[[], str]
     judge: Judge
+    order: TableOrder
+    """In which order the pipeline goes about its tables."""
 
     def run(self, held: HeldStream, job: TableJob, *, limit: int | None = None) -> Passage:
         """Finish what was interrupted, then open and finish one fresh window."""
@@ -138,6 +141,7 @@ class TableSync:
             schema=_schema(job),
             lookback=plan.lookback,
             rules=job.rules,
+            tables=self.order.value,
         )
         held.commit(planned, (*events, *self._changed(mark, job, changes)))
         self._to_the_end(held, job)
