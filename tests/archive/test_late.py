@@ -128,6 +128,27 @@ def test_a_late_row_that_repeats_a_uid_does_not_hide_another_file(site: Site) ->
     site.demand_complete()
 
 
+def test_a_row_that_names_another_file_by_now_is_late_and_one_that_was_moved_is_not(site: Site) -> None:
+    """Its uid lies in a shard, and what it names does not; nobody would ever say that it is missing."""
+    moved, replaced, _ = site.add(3)
+    site.cycle()
+    change = "UPDATE files SET file_location = '/nowhere', created_at = %s WHERE uid = %s"
+    site.server.execute(change, [LONG_AGO, moved])
+    site.server.execute(change, [LONG_AGO + timedelta(days=1), replaced])
+    with open_tools(site.config, command="a test") as tools:
+        assert [row.uid for row in late_files(tools)] == [replaced]
+    with pytest.raises(ArchiveError, match=f"`{replaced}` cannot be archived: missing"):
+        site.cycle(late=True)
+    site.move_mark(START)
+    with pytest.raises(ArchiveError, match=f"`{replaced}` cannot be archived: missing"):
+        site.cycle()
+    other = site.write("other", site.files[replaced])
+    site.server.execute("UPDATE files SET file_location = %s WHERE uid = %s", [str(other), replaced])
+    assert site.cycle().already == 3
+    del site.files["other"]
+    site.demand_archived()
+
+
 def test_files_older_than_the_beginning_are_late_where_none_was_left_out(site: Site) -> None:
     site.configure(watermark={"default_archived_until": None})
     site.add(4)

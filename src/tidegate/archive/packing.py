@@ -18,6 +18,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import BinaryIO, NamedTuple
 
+from tidegate.archive import columns
 from tidegate.archive.compressing import WHOLE
 from tidegate.archive.config import OnProblem
 from tidegate.archive.entries import Origin
@@ -254,14 +255,22 @@ class Known:
         return None
 
     def has(self, mark: int, row: Row, *, uids_repeat: bool) -> bool:
-        """Whether a row's file is packed. A second row of its uid may name another file."""
+        """Whether a row's file is packed. A second row of its uid may name another file.
+
+        So may the only one, if it has another date as well; a file that was merely moved kept that.
+        """
         found = self.entry(mark, row.uid)
-        return found is not None and not (uids_repeat and found.location != row.location)
+        if found is None:
+            return False
+        return found.location == (row.location or b"") or (
+            not uids_repeat and found.created_at == row.created_at
+        )
 
 
 class Entry(NamedTuple):
     sha256: bytes
     location: bytes
+    created_at: datetime
 
 
 def _entries(place: ArchivePlace, key: str) -> dict[str, Entry]:
@@ -274,7 +283,8 @@ def _entries(place: ArchivePlace, key: str) -> dict[str, Entry]:
     except DamagedShard:
         return {}
     uids, sums, locations = (index.column(name).to_pylist() for name in ("uid", "sha256", "location"))
-    return {uid: Entry(*entry) for uid, *entry in zip(uids, sums, locations, strict=True)}
+    moments = columns.datetimes(index.column("created_at").combine_chunks())
+    return {uid: Entry(*entry) for uid, *entry in zip(uids, sums, locations, moments, strict=True)}
 
 
 # --- The shards of a part -----------------------------------------------------------------------------
