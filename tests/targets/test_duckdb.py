@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import duckdb
 import pytest
 
-from tidegate.core.errors import ConnectError, IncompatibleTable, TargetError
+from tidegate.core.errors import ConnectError, IncompatibleTable, LoginRefused, TargetError
 from tidegate.core.strategies import WriteMode
 from tidegate.core.types import DataType, Kind
 from tidegate.targets.contract import Target
@@ -191,6 +191,9 @@ def test_what_is_not_a_duckdb_file_is_an_error_in_words(tmp_path: Path) -> None:
     for path in (other, tmp_path):
         with pytest.raises(ConnectError, match="cannot be opened"):
             DuckDbTarget(path).count("orders")
+    with pytest.raises(LoginRefused) as refused:  # trying again makes no database of it
+        DuckDbTarget(other).count("orders")
+    assert refused.value.hint == "move what lies there away, or correct the target's `path`"
 
 
 @pytest.mark.parametrize("folder", ["year=2025", "a[1]*?{b}", "it's; here"])

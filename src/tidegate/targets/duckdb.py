@@ -49,6 +49,17 @@ _ALSO: dict[str, DataType] = {
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 _IN_USE = re.compile(r"Conflicting lock|Unique file handle conflict")
+_FOR_GOOD = (
+    (
+        re.compile(r"not a valid DuckDB database file"),
+        "move what lies there away, or correct the target's `path`",
+    ),
+    (
+        re.compile(r"Permission denied|Read-only file system"),
+        "let the user who runs this write the file and the folder it lies in",
+    ),
+)
+"""What no second try mends, and what does."""
 """Another process has the file, or another connection of this one is just closing it."""
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 """A quoted text, a quoted name, or, as its group, the number of a parameter."""
@@ -158,7 +169,11 @@ class DuckDb:
             )
 
     def _unopened(self, error: duckdb.Error) -> ConnectError:
-        return ConnectError(f"the DuckDB file cannot be opened: {_first_line(error)}", where=str(self.path))
+        problem = f"the DuckDB file cannot be opened: {_first_line(error)}"
+        for reason, hint in _FOR_GOOD:
+            if reason.search(str(error)):
+                return LoginRefused(problem, where=str(self.path), hint=hint)
+        return ConnectError(problem, where=str(self.path))
 
     def _held(self, error: duckdb.Error) -> ConnectError:
         holder = _HOLDER.search(str(error))
