@@ -41,6 +41,25 @@ def test_every_command_explains_itself(name: str) -> None:
     assert result.output.startswith(f"Usage: tidegate {name}")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("watermark", "set"),
+        ("watermark", "rollback"),
+        ("watermark", "history"),
+        ("columns", "map"),
+        ("columns", "unmap"),
+        ("columns", "accept"),
+        ("quarantine", "redrive"),
+        ("quarantine", "discard"),
+    ],
+)
+def test_commands_for_one_table_promise_no_choice_of_all(command: tuple[str, ...]) -> None:
+    help_text = CliRunner().invoke(tidegate, [*command, "--help"]).output
+    assert "The table. [required]" in help_text
+    assert "May be given several times" not in help_text
+
+
 def test_old_names_work_but_are_not_listed() -> None:
     listed = CliRunner().invoke(tidegate, ["--help"]).output
     for old in ("backup", "s3clean"):

@@ -164,7 +164,15 @@ def test_reset_of_a_table_that_is_appended_to_warns_of_doubles(
     shop.pipeline(text.replace("updated_at\n", "updated_at\n    write_mode: append\n", 1))
     result = run("watermark", "reset", "-t", "orders", "--yes", *flags)
     assert result.exit_code == 0
-    assert "empty the table in the warehouse first, or rows double" in result.stderr
+    assert (
+        "shop/orders is appended to: empty the table in the warehouse first, or rows double" in result.stderr
+    )
+
+
+def test_reset_of_a_table_that_was_never_looked_at_knows_no_key(shop: Shop, run: Run) -> None:
+    run("watermark", "set", "-t", "orders", "--timestamp", "2025-01-05")
+    result = run("watermark", "reset", "-t", "orders", "--yes")
+    assert "shop/orders is appended to if it has no primary key: empty the table" in result.stderr
 
 
 @pytest.mark.parametrize("flag", ["--extracted-only", "--mysql-only"])
@@ -287,6 +295,16 @@ def test_check_finds_pending_files_that_are_gone(shop: Shop, run: Run) -> None:
     assert "tidegate watermark reset -p shop -t orders" in result.stderr
 
 
+def test_check_says_once_that_a_folder_of_pending_files_is_gone(shop: Shop, run: Run) -> None:
+    for hours in (1, 2, 3):
+        shop.extract(hours)
+    first, second, third = shop.mark().pending
+    shop.staging.delete([first.key, second.key, third.key])
+    [finding] = json.loads(run("watermark", "check", "--json").stdout)
+    assert finding["problem"] == f"the pending file {first.key} is gone, and so are 2 others"
+    assert finding["repair"].startswith("put the files back, or read the table again")
+
+
 def test_check_finds_a_mark_in_the_future(shop: Shop, run: Run) -> None:
     shop.extract(24 * 365 * 100)
     result = run("watermark", "check", "--json")
@@ -303,6 +321,12 @@ def test_check_finds_damaged_records_and_reset_repairs_them(shop: Shop, run: Run
     result = run("watermark", "check")
     assert result.exit_code == 4
     assert str(record) in result.stderr
+    for flags in ((), ("--json",)):
+        got = run("watermark", "get", *flags)
+        assert got.exit_code == 1
+        assert str(record) in got.stderr
+        assert "orders" not in got.stdout  # it is not one that has never run
+        assert "customers" in got.stdout
     reset = run("watermark", "reset", "-t", "orders", "--yes")
     assert reset.exit_code == 0
     [aside] = record.parent.glob("*.damaged-*")

@@ -63,6 +63,29 @@ def tables_option(function: F) -> F:
     )(function)
 
 
+def one_table_options(function: F) -> F:
+    """For commands that are meant for one table: nothing is chosen for them."""
+    table = click.option(
+        "-t",
+        "--table",
+        "tables",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=_complete_tables,
+        help="The table. [required]",
+    )
+    pipeline = click.option(
+        "-p",
+        "--pipeline",
+        "pipelines",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=_complete_pipelines,
+        help="Its pipeline, where several have a table of this name.",
+    )
+    return pipeline(table(function))
+
+
 def json_option(function: F) -> F:
     def claim(ctx: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
         if value:

@@ -13,6 +13,7 @@ from tidegate.cli.choosing import (
     chosen_tables,
     json_option,
     one_table,
+    one_table_options,
     pipelines_option,
     print_json,
     tables_option,
@@ -65,8 +66,7 @@ def show(ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[st
 
 
 @command.command(name="map")
-@pipelines_option
-@tables_option
+@one_table_options
 @click.argument("column")
 @click.argument("name")
 @click.pass_context
@@ -87,8 +87,7 @@ def map_(
 
 
 @command.command()
-@pipelines_option
-@tables_option
+@one_table_options
 @click.argument("column")
 @click.pass_context
 def unmap(ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[str], column: str) -> None:
@@ -101,8 +100,7 @@ def unmap(ctx: click.Context, /, *, pipelines: Sequence[str], tables: Sequence[s
 
 
 @command.command()
-@pipelines_option
-@tables_option
+@one_table_options
 @click.option("--reason", metavar="WHY", help="Why, for the history.")
 @click.pass_context
 def accept(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidegate.cli.choosing import Chosen, Stores, confirm, pipelines_option, tables_option, yes_option
+from tidegate.cli.choosing import (
+    Chosen,
+    Stores,
+    confirm,
+    one_table_options,
+    pipelines_option,
+    tables_option,
+    yes_option,
+)
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.cli.versions import (
@@ -34,8 +42,7 @@ reason_option = click.option("--reason", metavar="WHY", help="Why; it is kept in
 
 
 @click.command(cls=Command, name="set")
-@pipelines_option
-@tables_option
+@one_table_options
 @click.option("--timestamp", metavar="TS", help="Everything at or before it counts as read.")
 @click.option(
     "--id", "id_", metavar="ID", help="For tables that follow an id; of a Delta table, the version."
@@ -108,18 +115,18 @@ def _warn_of_rereading(
     invocation: Invocation, item: Chosen, before: Position | None, position: Position | None
 ) -> None:
     back = before is not None and (position is None or position.precedes(before))
-    if back and _is_appended(item):
+    if back and (appended := _appended(item)):
         invocation.terminal.warn(
-            f"{item.stream} is appended to: rows that are read again will be in the warehouse twice"
+            f"{item.stream} {appended}: rows that are read again will be in the warehouse twice"
         )
 
 
-def _is_appended(item: Chosen) -> bool:
-    return is_appended(item.pipeline, item.stream, item.stored.watermark)
+def _appended(item: Chosen) -> str | None:
+    return appended_in_words(item.pipeline, item.stream, item.stored.watermark)
 
 
-def is_appended(pipeline: Pipeline, table: StreamId, mark: Watermark | None) -> bool:
-    """Whether rows are only ever added at the target, as far as settings and the last run tell."""
+def appended_in_words(pipeline: Pipeline, table: StreamId, mark: Watermark | None) -> str | None:
+    """How rows are only ever added at the target, as settings and the last run tell; None: they are not."""
     from tidegate.core.strategies import WriteMode
     from tidegate.core.types import Schema
     from tidegate.sync.job import target_table
@@ -127,9 +134,12 @@ def is_appended(pipeline: Pipeline, table: StreamId, mark: Watermark | None) -> 
     try:
         settings = pipeline.settings_for(table.name)
     except UsageError:  # only the state knows of this table any more: nothing is synced to it
-        return False
-    staged = Schema.from_json(mark.schemas[-1][1]) if mark and mark.schemas else Schema(())
-    return target_table(settings, table, staged).mode is WriteMode.APPEND
+        return None
+    seen = Schema.from_json(mark.schemas[-1][1]) if mark and mark.schemas else None
+    if target_table(settings, table, seen or Schema(())).mode is not WriteMode.APPEND:
+        return None
+    decided = seen is not None or not settings.incremental or settings.write_mode is not None
+    return "is appended to" if decided else "is appended to if it has no primary key"
 
 
 @click.command(cls=Command)
@@ -201,9 +211,9 @@ def _tell_reset(invocation: Invocation, item: Chosen, *, known: bool, kept: bool
         return
     pending = " (what is pending will still be loaded)" if kept else ""
     invocation.terminal.say(f"{item.stream}: the next sync reads it from the beginning{pending}")
-    if _is_appended(item):
+    if appended := _appended(item):
         invocation.terminal.warn(
-            f"{item.stream} is appended to: empty the table in the warehouse first, or rows double"
+            f"{item.stream} {appended}: empty the table in the warehouse first, or rows double"
         )
 
 
@@ -231,15 +241,14 @@ def _reset_loaded(invocation: Invocation, item: Chosen, reason: str) -> None:
                 f"{'is' if len(found.gone) == 1 else 'are'} gone from staging; "
                 "`watermark reset --extracted-only` reads them from the source instead"
             )
-    if _is_appended(item):
+    if appended := _appended(item):
         invocation.terminal.warn(
-            f"{item.stream} is appended to: empty the table in the warehouse first, or rows double"
+            f"{item.stream} {appended}: empty the table in the warehouse first, or rows double"
         )
 
 
 @click.command(cls=Command)
-@pipelines_option
-@tables_option
+@one_table_options
 @click.option("--to", required=True, metavar="RUN|TIME", help="A finished run, or a time in UTC.")
 @click.option("--reason", required=True, metavar="WHY", help="Why; it is kept in the history.")
 @click.pass_context

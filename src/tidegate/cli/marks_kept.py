@@ -22,7 +22,7 @@ from tidegate.cli.choosing import (
 )
 from tidegate.cli.commands import Command
 from tidegate.cli.invocation import Invocation, invocation_of
-from tidegate.cli.marks_by_hand import by_hand, is_appended, reason_option
+from tidegate.cli.marks_by_hand import appended_in_words, by_hand, reason_option
 from tidegate.cli.versions import Followed, Item, chosen_items, chosen_of_all_kinds, restore_versions
 from tidegate.core.errors import TidegateError, UsageError, VerificationFailed
 from tidegate.observe.figures import counted
@@ -220,9 +220,9 @@ def _warn_of_doubles(invocation: Invocation, pipeline: Pipeline, older: Sequence
     from tidegate.sync.streams import owner
 
     for mark in older:
-        if is_appended(pipeline, owner(mark.stream), mark):
+        if appended := appended_in_words(pipeline, owner(mark.stream), mark):
             invocation.terminal.warn(
-                f"{mark.stream} has run since this was saved, and is appended to: rows that are read again "
+                f"{mark.stream} has run since this was saved, and {appended}: rows that are read again "
                 "will be in the warehouse twice"
             )
 

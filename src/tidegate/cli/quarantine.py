@@ -14,6 +14,7 @@ from tidegate.cli.choosing import (
     confirm,
     json_option,
     one_table,
+    one_table_options,
     pipelines_option,
     print_json,
     tables_option,
@@ -68,8 +69,7 @@ def _changing(function: Any) -> Any:
     for option in (
         click.option("--reason", metavar="WHY", help="Why, for the history."),
         click.option("--run", metavar="ID", help="Only rows of this run. [default: all]"),
-        tables_option,
-        pipelines_option,
+        one_table_options,
     ):
         function = option(function)
     return function

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.choosing import Stores, json_option, pipelines_option, print_json, tables_option
+from tidegate.cli.choosing import (
+    Stores,
+    json_option,
+    one_table_options,
+    pipelines_option,
+    print_json,
+    tables_option,
+)
 from tidegate.cli.commands import Group
+from tidegate.cli.failures import FAILED, say
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.cli.marks_by_hand import reset, rollback, set_
 from tidegate.cli.marks_kept import check, damaged_records, export, import_
 from tidegate.cli.versions import Item, chosen_items, one_item
+from tidegate.core.errors import DamagedRecord
 from tidegate.observe.figures import counted
 
 if TYPE_CHECKING:
@@ -47,13 +56,32 @@ def get(
 ) -> None:
     """Show both marks of a table, what is pending, and who holds it."""
     invocation = invocation_of(ctx)
-    items = chosen_items(invocation, pipelines, tables, Stores())
+    items, damaged = _readable(chosen_items(invocation, pipelines, tables, Stores()))
     described = [_described(item, item.stored, show_files=show_files) for item in items]
     if as_json:
         print_json(described[0] if len(tables) == 1 and len(described) == 1 else described)
-        return
-    for item, data in zip(items, described, strict=True):
-        _show(invocation, item, data)
+    else:
+        for item, data in zip(items, described, strict=True):
+            _show(invocation, item, data)
+    for error in damaged:
+        say(invocation, error)
+    if damaged:
+        ctx.exit(FAILED)
+
+
+def _readable(items: Sequence[Item]) -> tuple[list[Item], list[DamagedRecord]]:
+    """A listing has no mark for a damaged record, which must not look as if the table had never run."""
+    readable: list[Item] = []
+    damaged: list[DamagedRecord] = []
+    for item in items:
+        try:
+            if item.stored.watermark is None:
+                item.store.read(item.stream)
+        except DamagedRecord as error:
+            damaged.append(error)
+        else:
+            readable.append(item)
+    return readable, damaged
 
 
 @command.command(name="list")
@@ -98,8 +126,7 @@ def list_(
 
 
 @command.command()
-@pipelines_option
-@tables_option
+@one_table_options
 @click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="The newest N."
 )

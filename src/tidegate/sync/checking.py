@@ -12,6 +12,7 @@ from tidegate.core.errors import DamagedRecord
 from tidegate.core.leases import Holder
 from tidegate.core.positions import Position
 from tidegate.core.watermark import StreamId, Watermark
+from tidegate.observe.figures import counted
 from tidegate.state.contract import Damaged, Store, Stored
 from tidegate.state.process import known_dead
 from tidegate.sync.streams import owner
@@ -122,16 +123,27 @@ def _counts(stream: StreamId, mark: Watermark) -> Iterator[Finding]:
 
 def _pending(stream: StreamId, mark: Watermark, staging: Staging) -> Iterator[Finding]:
     there = staging.stat_all([segment.key for segment in mark.pending])
+    gone, bent = [], []
     for segment in mark.pending:
         found = there.get(segment.key)
-        if found is not None and found.bytes == segment.bytes:
-            continue
-        problem = "is gone" if found is None else f"has {found.bytes:,} bytes, not {segment.bytes:,}"
+        if found is None:
+            gone.append(f"{segment.key} is gone")
+        elif found.bytes != segment.bytes:
+            bent.append(
+                f"{segment.key} is not what was written: it has {found.bytes:,} bytes, not {segment.bytes:,}"
+            )
+    for problems in filter(None, (gone, bent)):
         yield Finding(
             str(stream),
-            f"the pending file {segment.key} {problem}",
-            f"put the file back, or read the table again: tidegate watermark reset {_chosen(stream)}",
+            f"the pending file {problems[0]}{_and_more(len(problems) - 1)}",
+            f"put {'the file' if len(problems) == 1 else 'the files'} back, "
+            f"or read the table again: tidegate watermark reset {_chosen(stream)}",
         )
+
+
+def _and_more(others: int) -> str:
+    """A folder that is gone is one trouble, however many files it had."""
+    return f", and so {'is' if others == 1 else 'are'} {counted(others, 'other', 'others')}" if others else ""
 
 
 def _chosen(stream: StreamId) -> str:
