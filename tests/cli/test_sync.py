@@ -350,6 +350,13 @@ def test_a_dry_run_of_a_range_shows_its_window(synced: Shop, run: Run) -> None:
     assert tree(synced.root) == before
 
 
+def test_a_dry_run_says_of_which_table_a_trouble_is(shop: Shop, run: Run) -> None:
+    shop.execute("UPDATE orders SET updated_at = 'yesterday' WHERE id = 5")
+    result = run("sync", "--dry-run", "-t", "orders")
+    assert result.exit_code != 0
+    assert result.stderr.startswith("error: shop/orders, ")
+
+
 def test_a_dry_run_names_what_cannot_work(shop: Shop, run: Run) -> None:
     shop.execute("DROP TABLE customers")
     result = run("sync", "--dry-run")

@@ -11,6 +11,8 @@ import click
 
 from tidegate.cli.invocation import Invocation, invocation_of
 from tidegate.core.errors import TidegateError
+from tidegate.core.watermark import StreamId
+from tidegate.observe.terminal import place_in_words
 
 INTERRUPTED = 130
 FAILED = 1
@@ -42,10 +44,11 @@ def ended(ctx: click.Context) -> Iterator[None]:
         ctx.exit(FAILED)
 
 
-def say(invocation: Invocation, error: TidegateError) -> None:
+def say(invocation: Invocation, error: TidegateError, stream: StreamId | None = None) -> None:
     """One line for what happened and where, one for what to do. A trace only where it was asked for."""
     _log.error("%s", error, exc_info=error if invocation.debug else None)
-    where = f"{error.where}: " if error.where else ""
+    place = error.where if stream is None else place_in_words(stream, error.where)
+    where = f"{place}: " if place else ""
     invocation.terminal.error(f"{where}{error.message}", error.hint)
 
 

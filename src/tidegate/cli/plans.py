@@ -13,6 +13,7 @@ from tidegate.cli.results import combined
 from tidegate.cli.sync import STDOUT, write_json
 from tidegate.config.pipelines import Pipeline
 from tidegate.core.errors import TidegateError
+from tidegate.core.watermark import StreamId
 from tidegate.core.windows import Window
 from tidegate.observe.figures import counted, span
 from tidegate.observe.terminal import Tone
@@ -58,15 +59,16 @@ def _show(invocation: Invocation, pipeline: str, plan: TablePlan) -> None:
     terminal = invocation.terminal
     terminal.say(f"{pipeline}/{plan.table}", Tone.STRONG)
     if plan.error is not None:
-        _failed(invocation, plan.error)
+        _failed(invocation, StreamId(pipeline, plan.table), plan.error)
         return
     for label, text in _facts(plan):
         terminal.say(f"  {label:<11}{text}")
     terminal.say()
 
 
-def _failed(invocation: Invocation, error: TidegateError) -> None:
-    say(invocation, error)
+def _failed(invocation: Invocation, table: StreamId, error: TidegateError) -> None:
+    # Errors may go elsewhere than the plans do, so each names its table.
+    say(invocation, error, table)
     invocation.terminal.say()
 
 

@@ -302,10 +302,10 @@ class OnlyErrors:
     def finished(self, stream: StreamId, result: Outcome) -> None:
         error = result.error
         if error is not None:
-            self._terminal.error(f"{_where(stream, error.where)}: {error.message}", error.hint)
+            self._terminal.error(f"{place_in_words(stream, error.where)}: {error.message}", error.hint)
 
 
-def _where(stream: StreamId, where: str | None) -> str:
+def place_in_words(stream: StreamId, where: str | None) -> str:
     """The table, and what the error adds to it."""
     table = str(stream)
     if where is None or where in table:

@@ -134,7 +134,7 @@ def collect(
         if staging.stat(segment.key) is None:
             raise StagingError(
                 "a loaded segment is gone from staging, so nobody can tell which rows it had",
-                where=staging.url(segment.key),
+                where=str(staging.local_path(segment.key) or staging.url(segment.key)),
                 hint="look after the temporary rows yourself, then `tidegate watermark reset` the table; "
                 "clean staging after jobs, not during them",
             )

@@ -139,8 +139,9 @@ class Loader:
         problem = "is gone from staging" if found is None else f"has {found.bytes} bytes, not {segment.bytes}"
         raise StagingError(
             f"a pending segment {problem}",
-            where=self.staging.url(segment.key),
-            hint="put the file back, or roll back to before its run with `tidegate watermark rollback`",
+            where=str(self.staging.local_path(segment.key) or self.staging.url(segment.key)),
+            hint="put the file back; or read its rows again, from before its run with `tidegate watermark "
+            "rollback`, or from the beginning with `tidegate watermark reset`",
         )
 
 

@@ -14,6 +14,7 @@ from tidegate.core.strategies import NullCursorPolicy, WriteMode
 from tidegate.core.types import Kind
 from tidegate.core.watermark import RunKind, Watermark
 from tidegate.core.windows import Window
+from tidegate.observe.figures import counted
 from tidegate.sources.contract import Source
 from tidegate.sync.job import TableJob
 
@@ -90,12 +91,13 @@ def _null_cursors(source: Source, job: TableJob) -> tuple[str, ...]:
     columns = " or ".join(cursor.columns)
     if policy is not NullCursorPolicy.SKIP:
         raise NullCursor(
-            f"{count:,} rows have no value in {columns}, so no window would ever hold them",
+            f"{counted(count, 'row has', 'rows have')} no value in {columns}, so no window would ever hold "
+            f"{'it' if count == 1 else 'them'}",
             where=str(job.stream),
             hint="fill the column, or set `null_cursor: skip`; with `include`, rows without a timestamp are "
             "followed by id",
         )
-    return (f"{count:,} rows without a value in {columns} are skipped, as configured",)
+    return (f"{counted(count, 'row')} without a value in {columns} skipped, as configured",)
 
 
 def _low(source: Source, job: TableJob, mark: Watermark | None) -> tuple[Position | None, tuple[str, ...]]:

@@ -109,7 +109,8 @@ def _demand_unchanged(item: StagedSegment, area: StagingArea) -> None:
         raise StagingError(
             f"a segment {problem}",
             where=area.url(key),
-            hint="restore the file, or read its rows again with `tidegate watermark rollback`",
+            hint="put the file back; or read its rows again, from before its run with `tidegate watermark "
+            "rollback`, or from the beginning with `tidegate watermark reset`",
         )
     if found.etag != segment.etag:
         for _ in at_hand([item]):  # which compares digests
