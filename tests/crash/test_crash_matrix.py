@@ -106,9 +106,11 @@ def victim(folder: Path, fault: dict[str, Any]) -> int:
     command = [sys.executable, "-m", "tests.crash.victim", str(folder), json.dumps(fault)]
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(root)}
-    return subprocess.run(
-        command, cwd=root, env=environ, check=False, capture_output=True, timeout=600
-    ).returncode
+    done = subprocess.run(
+        command, cwd=root, env=environ, check=False, capture_output=True, text=True, timeout=600
+    )
+    print(done.stdout, done.stderr)  # shown where a test fails: it may have ended before its time
+    return done.returncode
 
 
 @pytest.mark.parametrize("fault", DRIVER.values(), ids=DRIVER.keys())
