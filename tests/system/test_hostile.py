@@ -633,7 +633,7 @@ def test_a_row_without_an_id_is_not_lost_where_missing_timestamps_are_included(b
     [table] = place.sync().tables.values()
 
     assert isinstance(table.error, NullCursor)
-    assert "1 rows" in str(table.error)
+    assert "1 row has no value in id" in str(table.error)
 
 
 def test_a_table_that_cannot_miss_its_cursor_needs_no_id_to_include_what_misses_it(build: Build) -> None:
