@@ -23,6 +23,8 @@ from bench.processes import Process, cpu_seconds, forgets_children, memory_bytes
 
 WHOLE = "command"
 SAMPLE_SECONDS = 0.1
+REST = 100
+"""To weigh memory takes a core that what is measured may need: after that, rest so many times as long."""
 ORPHAN_SECONDS = 30.0
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -52,6 +54,7 @@ class _Watch(threading.Thread):
         self._peaks = {WHOLE: 0}
         self._unburied: dict[tuple[int, int], float] = {}
         self._forgotten = 0.0
+        self._rests_until = 0.0
         self._lock = threading.Lock()
         self._over = threading.Event()
 
@@ -60,7 +63,9 @@ class _Watch(threading.Thread):
             self._peaks[phase] = 0
 
     def end(self, phase: str) -> int:
-        self.look()  # even the shortest phase is looked at once
+        with self._lock:
+            self._rests_until = 0.0  # even the shortest phase is weighed once
+        self.look()
         with self._lock:
             return self._peaks.pop(phase)
 
@@ -76,11 +81,18 @@ class _Watch(threading.Thread):
         """Note memory, and return the CPU that everything below has used, dead or alive."""
         with self._lock:
             own, *below = tree(os.getpid())
-            now = memory_bytes(below)
-            self._peaks = {phase: max(peak, now) for phase, peak in self._peaks.items()}
+            if time.monotonic() >= self._rests_until:
+                self._weigh(below)
             self._remember(below)
             mine = os.times()
             return cpu_seconds([own, *below]) - mine.user - mine.system + self._forgotten
+
+    def _weigh(self, below: list[Process]) -> None:
+        began = time.monotonic()
+        now = memory_bytes(below)
+        self._peaks = {phase: max(peak, now) for phase, peak in self._peaks.items()}
+        ended = time.monotonic()
+        self._rests_until = ended + REST * (ended - began)
 
     def _remember(self, below: list[Process]) -> None:
         """Keep the account of those whose parent will not: what they had used when last seen."""
