@@ -77,10 +77,8 @@ class TimeWindow(NamedTuple):
 def _demand_moments(rows: Any, column: str) -> None:
     """A day counts as its first moment: what comes later that day would lie in a window that is closed."""
     spark = type(rows).__module__.startswith("pyspark.sql")
-    kind = (
-        rows.select(rows[column]).dtypes[0][1] if spark else None
-    )  # also of `t.day` and of fields in columns
-    if kind == "date":
+    # Selected, since `column` may be `t.day` or a field in a column.
+    if spark and rows.select(rows[column]).dtypes[0][1] == "date":
         raise UsageError(
             f"`{column}` holds days, and a window is cut between two moments of a day",
             hint="filter by a column of timestamps, or by days that are over",

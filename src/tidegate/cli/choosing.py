@@ -39,7 +39,7 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-def pipelines_option(function: F) -> F:
+def _named_pipelines(words: str) -> Callable[[F], F]:
     return click.option(
         "-p",
         "--pipeline",
@@ -47,11 +47,11 @@ def pipelines_option(function: F) -> F:
         multiple=True,
         metavar="NAME",
         shell_complete=_complete_pipelines,
-        help="A pipeline, by its name or its file's name. May be given several times. [default: all]",
-    )(function)
+        help=words,
+    )
 
 
-def tables_option(function: F) -> F:
+def _named_tables(words: str) -> Callable[[F], F]:
     return click.option(
         "-t",
         "--table",
@@ -59,30 +59,24 @@ def tables_option(function: F) -> F:
         multiple=True,
         metavar="NAME",
         shell_complete=_complete_tables,
-        help="A table, or a pattern such as 'order*'. May be given several times. [default: all]",
-    )(function)
+        help=words,
+    )
+
+
+def pipelines_option(function: F) -> F:
+    words = "A pipeline, by its name or its file's name. May be given several times. [default: all]"
+    return _named_pipelines(words)(function)
+
+
+def tables_option(function: F) -> F:
+    words = "A table, or a pattern such as 'order*'. May be given several times. [default: all]"
+    return _named_tables(words)(function)
 
 
 def one_table_options(function: F) -> F:
     """For commands that are meant for one table: nothing is chosen for them."""
-    table = click.option(
-        "-t",
-        "--table",
-        "tables",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=_complete_tables,
-        help="The table. [required]",
-    )
-    pipeline = click.option(
-        "-p",
-        "--pipeline",
-        "pipelines",
-        multiple=True,
-        metavar="NAME",
-        shell_complete=_complete_pipelines,
-        help="Its pipeline, where several have a table of this name.",
-    )
+    table = _named_tables("The table. [required]")
+    pipeline = _named_pipelines("Its pipeline, where several have a table of this name.")
     return pipeline(table(function))
 
 

@@ -49,6 +49,7 @@ _ALSO: dict[str, DataType] = {
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
 _IN_USE = re.compile(r"Conflicting lock|Unique file handle conflict")
+"""Another process has the file, or another connection of this one is just closing it."""
 _FOR_GOOD = (
     (
         re.compile(r"not a valid DuckDB database file"),
@@ -60,7 +61,6 @@ _FOR_GOOD = (
     ),
 )
 """What no second try mends, and what does."""
-"""Another process has the file, or another connection of this one is just closing it."""
 _PARAMETER = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(\d+)""")
 """A quoted text, a quoted name, or, as its group, the number of a parameter."""
 _RETRY_SECONDS = 0.1
