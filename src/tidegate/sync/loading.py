@@ -21,7 +21,7 @@ from tidegate.staging.contract import StagedObject, Staging
 from tidegate.state.hold import HeldStream
 from tidegate.sync.naming import Names, Naming, named_table, newly_named
 from tidegate.sync.progress import Progress
-from tidegate.targets.contract import StagedSegment, Target, TargetTable
+from tidegate.targets.contract import LOST_SEGMENT, StagedSegment, Target, TargetTable
 
 ROWS_PER_LOAD = 1_000_000
 """Rows in one target transaction, about: large enough to be bulk, small enough to be retried."""
@@ -140,8 +140,7 @@ class Loader:
         raise StagingError(
             f"a pending segment {problem}",
             where=str(self.staging.local_path(segment.key) or self.staging.url(segment.key)),
-            hint="put the file back; or read its rows again, from before its run with `tidegate watermark "
-            "rollback`, or from the beginning with `tidegate watermark reset`",
+            hint=LOST_SEGMENT,
         )
 
 

@@ -18,6 +18,11 @@ from tidegate.core.watermark import StreamId
 LEDGER = "_tidegate_loads"
 FENCES = "_tidegate_fences"
 """Beside the ledger: streams whose marks were moved by hand, and the lease under which that happened."""
+LOST_SEGMENT = (
+    "put the file back; or read its rows again, from before its run with `tidegate watermark rollback`, "
+    "or from the beginning with `tidegate watermark reset`"
+)
+"""What to do where a pending segment is gone, or is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tidegate.core.errors import ConfigError, StagingError, TidegateError
 from tidegate.core.types import Column, DataType, Kind
-from tidegate.targets.contract import StagedSegment, StagingArea
+from tidegate.targets.contract import LOST_SEGMENT, StagedSegment, StagingArea
 from tidegate.targets.redshift_types import copied, fits
 from tidegate.targets.segments import at_hand, batches, check
 
@@ -109,8 +109,7 @@ def _demand_unchanged(item: StagedSegment, area: StagingArea) -> None:
         raise StagingError(
             f"a segment {problem}",
             where=area.url(key),
-            hint="put the file back; or read its rows again, from before its run with `tidegate watermark "
-            "rollback`, or from the beginning with `tidegate watermark reset`",
+            hint=LOST_SEGMENT,
         )
     if found.etag != segment.etag:
         for _ in at_hand([item]):  # which compares digests
